@@ -63,7 +63,7 @@ impl FileStage {
         stage.shop.publish()?;
         stage.tables_changed()?;
         stage.reconcile().await;
-        stage.shop.world.heard().await?;
+        stage.shop.world.delivered().await?;
         if stage.shop.starts == 0 {
             bail!("the plugin {} does not start", plugin.display());
         }

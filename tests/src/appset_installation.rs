@@ -114,7 +114,7 @@ impl Installed {
     ///
     /// # Errors
     /// Returns `Err` if it rejects them, or the container's root filesystem is writable.
-    pub async fn may_run(&self) -> Result<()> {
+    pub async fn pods_are_admitted(&self) -> Result<()> {
         let mut pod = Pod {
             metadata: self.template.metadata.clone().unwrap_or_default(),
             spec: self.template.spec.clone(),
@@ -139,7 +139,7 @@ impl Installed {
     ///
     /// # Errors
     /// Returns `Err` if that is not so.
-    pub fn fits_together(&self) -> Result<()> {
+    pub fn selectors_and_ports_match(&self) -> Result<()> {
         let labels = self.template.metadata.as_ref();
         let labels = labels.and_then(|metadata| metadata.labels.as_ref());
         let labels = labels.context("no labels")?;
@@ -186,7 +186,7 @@ impl Installed {
             let probe = probe.context("a probe is missing")?;
             ensure!(self.port(&probe.port)? == self.port(&IntOrString::String("ops".to_owned()))?);
             let path = probe.path.as_deref().context("no path")?;
-            generator.look_at(path).await?.check(200, "ok")?;
+            generator.get(path).await?.check(200, "ok")?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Installed {
     ///
     /// # Errors
     /// Returns `Err` if that is not so.
-    pub fn serves(&self, plugin: &PluginConfig) -> Result<()> {
+    pub fn is_reached_by(&self, plugin: &PluginConfig) -> Result<()> {
         let namespace = self.service.namespace().unwrap_or_default();
         let host = format!("{}.{namespace}.svc", self.service.name_any());
         ensure!(plugin.host == host, "{} is not {host}", plugin.host);

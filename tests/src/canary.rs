@@ -7,7 +7,7 @@
 
 mod endpoints;
 mod passes;
-pub mod walks;
+pub mod updates;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -349,6 +349,30 @@ impl Canary {
         .await
     }
 
+    /// Starts an update to [`updates::IMAGE`], and waits until it pauses at weight 25.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server rejects the request, or the Rollout or the RouteTable is not so before the deadline.
+    pub async fn update_to_25(&self) -> Result<()> {
+        self.change_image(updates::IMAGE).await?;
+        self.paused_at(1).await?;
+        self.splits(updates::AT_25).await
+    }
+
+    /// For each step and split: waits until the Rollout pauses at the step and the RouteTable has the split, and ends the
+    /// pause.
+    ///
+    /// # Errors
+    /// See [`Canary::update_to_25`].
+    pub async fn promote_at(&self, pauses: &[(usize, &str)]) -> Result<()> {
+        for (step, expected) in pauses {
+            self.paused_at(*step).await?;
+            self.splits(expected).await?;
+            self.promote().await?;
+        }
+        Ok(())
+    }
+
     /// Merges fields into the Rollout's spec.
     ///
     /// # Errors
@@ -651,6 +675,19 @@ impl History {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Waits until the watch has delivered exactly these splits, in this order.
+    ///
+    /// # Errors
+    /// Returns `Err` if it has not before the deadline.
+    pub async fn equals(&self, expected: &[&str]) -> Result<()> {
+        eventually("the watch has delivered the last revision", async || {
+            let splits = self.splits();
+            ensure!(splits == expected, "{splits:#?}");
+            Ok(())
+        })
+        .await
     }
 
     fn of(tables: Api<DynamicObject>, name: &str) -> Self {

@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 pub use controller::{Controller, Release, SHORT_ELECTION, Setup};
 pub(crate) use controller::{METRICS_ADDRESS, plugins_below};
 pub use credentials::{bind_reader, grant};
-pub use proxy::{Proxy, Seen, Sickness};
+pub use proxy::{ApiServerFault, Proxy, RecordedRequest};
 pub use suite::Suite;
 
 use self::credentials::Credentials;
@@ -204,6 +204,17 @@ impl Cluster {
     /// Returns `Err` if there is no controller or no plugin.
     pub async fn kill_plugin(&self) -> Result<()> {
         self.controller()?.kill_plugin().await
+    }
+
+    /// Runs a test in the cluster and stops the cluster.
+    ///
+    /// # Errors
+    /// Returns the error of the test with the end of the logs, or see [`Cluster::stop`].
+    pub async fn run(mut self, test: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        if let Err(error) = test(&mut self).await {
+            return Err(self.with_logs(error));
+        }
+        self.stop().await
     }
 
     /// Kills the controllers, and waits until their plugins have ended.
@@ -389,9 +400,9 @@ impl Cluster {
     ///
     /// # Errors
     /// Returns `Err` if it keeps running.
-    pub async fn controller_gives_up(&mut self) -> Result<String> {
+    pub async fn controller_exits(&mut self) -> Result<String> {
         let mut controller = self.take_controller()?;
-        controller.gives_up().await?;
+        controller.exits().await?;
         Ok(controller.log_tail())
     }
 

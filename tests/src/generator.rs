@@ -124,7 +124,7 @@ impl Generator {
     ///
     /// # Errors
     /// Returns `Err` if there is no answer.
-    pub async fn look_at(&self, path: &str) -> Result<Reply> {
+    pub async fn get(&self, path: &str) -> Result<Reply> {
         send(&self.ops, &format!("GET {path} HTTP/1.1"), "").await
     }
 

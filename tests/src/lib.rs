@@ -17,11 +17,11 @@ pub mod traffic;
 
 pub use appset_installation::{Installed, PluginConfig, appset_chart, appset_kustomization};
 pub use browser::{Browser, Screen, chromium_binary};
-pub use canary::{Canary, Endpoints, History, Passes, count, split, walks};
+pub use canary::{Canary, Endpoints, History, Passes, count, split, updates};
 pub use cluster::manifest::{apply, delete, parse};
 pub use cluster::{
-    Cluster, Controller, PLUGIN_NAME, Proxy, Release, SHORT_ELECTION, Seen, Setup, Sickness, Suite,
-    bind_reader, grant, program,
+    ApiServerFault, Cluster, Controller, PLUGIN_NAME, Proxy, RecordedRequest, Release,
+    SHORT_ELECTION, Setup, Suite, bind_reader, grant, program,
 };
 use cluster::{kubelet, manifest, process};
 pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};

@@ -1,5 +1,5 @@
-//! The sources of the ApplicationSet generator with a real API server: its answers before it knows all objects, while they change,
-//! and while the API server is down.
+//! The sources of the ApplicationSet generator with a real API server: its replies before it has listed all objects, while
+//! they change, and while the API server is down.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Generator, apply, appset_kustomization, delete, eventually, parse};
@@ -22,7 +22,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: generator}
 subjects: [{kind: ServiceAccount, name: generator, namespace: shop}]
 ";
 
-/// A generator with the permissions of a service account in the namespace shop.
+/// A generator with the permissions of a service account in namespace shop.
 struct Installed(Generator);
 
 impl Installed {
@@ -36,37 +36,41 @@ impl Installed {
         Ok(Self(generator))
     }
 
-    /// The keys of all routes, or the status and the message.
+    /// Returns the keys of all routes, or the status and the message of an error.
     async fn routes(&self) -> Result<String> {
         let parameters = json!({ "routeTableSelector": { "labels": { "app": "shop" } } });
         let reply = self.0.ask("", TOKEN, &parameters).await?;
         let body: Value = serde_json::from_str(&reply.body)?;
         let Some(sets) = body.pointer("/output/parameters").and_then(Value::as_array) else {
             let message = body.get("message").and_then(Value::as_str);
-            return Ok(format!("{} {}", reply.status, message.context("neither")?));
+            return Ok(format!(
+                "{} {}",
+                reply.status,
+                message.context("neither sets nor a message")?
+            ));
         };
         let keys = sets.iter().map(|set| set.pointer("/gloo/key"));
         let keys = keys.map(|key| key.and_then(Value::as_str).unwrap_or_default());
         Ok(keys.collect::<Vec<_>>().join(" "))
     }
 
-    /// Waits for the routes, or for a message with this text.
-    async fn come_to(&self, expected: &str) -> Result<()> {
+    /// Waits until [`Installed::routes`] contains this text.
+    async fn wait_for_routes(&self, expected: &str) -> Result<()> {
         eventually("the routes are as expected", async || {
             let routes = self.routes().await?;
-            ensure!(routes.contains(expected), "{routes}, not {expected}");
+            ensure!(routes.contains(expected), "{routes} is not {expected}");
             Ok(())
         })
         .await
     }
 
     async fn is_ready(&self) -> Result<bool> {
-        Ok(self.0.look_at("/readyz").await?.status == 200)
+        Ok(self.0.get("/readyz").await?.status == 200)
     }
 }
 
-/// Grants the generator these verbs on RouteTables.
-async fn allow(cluster: &Cluster, verbs: &[&str]) -> Result<()> {
+/// Grants the generator these verbs on RouteTables, and no others.
+async fn grant(cluster: &Cluster, verbs: &[&str]) -> Result<()> {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -93,69 +97,69 @@ spec:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_known_is_never_missing() -> Result<()> {
-    let mut cluster = Cluster::start_empty().await?;
-    if let Err(error) = test(&mut cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+async fn a_reply_has_all_objects_or_is_an_error() -> Result<()> {
+    let cluster = Cluster::start_empty().await?;
+    let test = async |cluster: &mut Cluster| {
+        let installed = Installed::start(cluster).await?;
+        let outcome = check_replies(cluster, &installed).await;
+        outcome.with_context(|| installed.0.log_tail())
+    };
+    cluster.run(test).await
 }
 
-async fn test(cluster: &mut Cluster) -> Result<()> {
-    let installed = Installed::start(cluster).await?;
-    let outcome = walk(cluster, &installed).await;
-    outcome.with_context(|| installed.0.log_tail())
-}
-
-async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
-    // First without a permission, then with permissions while the CRD is missing, then without permission to watch.
-    let grant = |verb: &str| {
+async fn check_replies(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
+    // First without permissions, then without the CRD, then without permission to watch.
+    let not_allowed_to = |verb: &str| {
         format!(
             "503 RouteTables in namespace shop are not known: not allowed to {verb} routetables in namespace shop: grant it on routetables.networking.gloo.solo.io"
         )
     };
-    installed.come_to(&grant("list")).await?;
-    allow(cluster, &["list"]).await?;
-    installed.come_to("503 RouteTables in namespace shop are not known: the API server has no routetables.networking.gloo.solo.io/v2: install its CustomResourceDefinition").await?;
+    installed.wait_for_routes(&not_allowed_to("list")).await?;
+    grant(cluster, &["list"]).await?;
+    installed.wait_for_routes("503 RouteTables in namespace shop are not known: the API server has no routetables.networking.gloo.solo.io/v2: install its CustomResourceDefinition").await?;
     cluster.install_with_gloo(Vec::new()).await?;
     apply(cluster.client(), &parse(&table("web", "a"))?).await?;
-    installed.come_to(&grant("watch")).await?;
-    ensure!(!installed.is_ready().await?, "it is ready too early");
+    installed.wait_for_routes(&not_allowed_to("watch")).await?;
+    ensure!(
+        !installed.is_ready().await?,
+        "the generator is ready without permission to watch"
+    );
 
-    allow(cluster, &["list", "watch"]).await?;
-    installed.come_to("in-cluster/shop/web/a").await?;
+    grant(cluster, &["list", "watch"]).await?;
+    installed.wait_for_routes("in-cluster/shop/web/a").await?;
     ensure!(installed.is_ready().await?, "it is not ready");
-    let figures = installed.0.look_at("/metrics").await?;
+    let metrics = installed.0.get("/metrics").await?;
     let labels = r#"{cluster="in-cluster",kind="RouteTable",namespace="shop"}"#;
-    for figure in ["gloo_appset_watch_synced", "gloo_appset_watch_objects"] {
-        figures.check(200, &format!("{figure}{labels} 1\n"))?;
+    for metric in ["gloo_appset_watch_synced", "gloo_appset_watch_objects"] {
+        metrics.check(200, &format!("{metric}{labels} 1\n"))?;
     }
 
-    // Changes are observed.
+    // The generator watches changes.
     let api = parse(&table("api", "v1"))?;
     apply(cluster.client(), &api).await?;
     installed
-        .come_to("in-cluster/shop/api/v1 in-cluster/shop/web/a")
+        .wait_for_routes("in-cluster/shop/api/v1 in-cluster/shop/web/a")
         .await?;
     apply(cluster.client(), &parse(&table("api", "v2"))?).await?;
     let both = "in-cluster/shop/api/v2 in-cluster/shop/web/a";
-    installed.come_to(both).await?;
+    installed.wait_for_routes(both).await?;
 
-    // Without the API server no change is observed.
+    // While the API server is down, changes cannot arrive. A reply has the old objects or is an error until the generator has
+    // listed them again.
     cluster.stop_api_server();
     ensure!(installed.routes().await? == both);
-    let other = eventually("something is seen again", async || {
+    let other = eventually("the generator has new objects", async || {
         let routes = installed.routes().await?;
         let old = routes == both || routes.starts_with("503 ");
         ensure!(!old, "{routes}");
         Ok(routes)
     });
-    let back = async {
+    let restart = async {
         cluster.start_api_server().await?;
         delete(cluster.client(), &api).await
     };
-    let (other, back) = tokio::join!(other, back);
-    back?;
+    let (other, restart) = tokio::join!(other, restart);
+    restart?;
     let other = other?;
     ensure!(other == "in-cluster/shop/web/a", "{other}");
     Ok(())
@@ -179,15 +183,14 @@ metadata: {name: west, namespace: gloo-mesh, labels: {tier: core}}
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workspaces_and_clusters_are_followed() -> Result<()> {
+async fn workspaces_and_clusters_are_watched() -> Result<()> {
     let cluster = Cluster::start_empty().await?;
-    if let Err(error) = follow_workspaces(&cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+    cluster
+        .run(async |cluster| watch_workspaces(cluster).await)
+        .await
 }
 
-async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
+async fn watch_workspaces(cluster: &Cluster) -> Result<()> {
     let crds = [
         gloo_types::crd::workspace(),
         gloo_types::crd::kubernetes_cluster(),
@@ -222,8 +225,8 @@ async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
     clusters(&["east", "west"]).await
 }
 
-/// Service accounts and roles of the kustomization with the components `namespaces` and `refresh`, without its workloads.
-fn rights() -> Result<Vec<DynamicObject>> {
+/// Returns the accounts, roles and bindings of the kustomization with its options for namespaces and refreshes.
+fn permissions() -> Result<Vec<DynamicObject>> {
     const KINDS: [&str; 5] = [
         "ServiceAccount",
         "ClusterRole",
@@ -232,16 +235,16 @@ fn rights() -> Result<Vec<DynamicObject>> {
         "RoleBinding",
     ];
     let mut objects = appset_kustomization(&["kubernetes", "namespaces", "refresh"])?;
-    let is_right = |it: &DynamicObject| {
+    let is_permission = |it: &DynamicObject| {
         it.types
             .as_ref()
             .is_some_and(|it| KINDS.contains(&it.kind.as_str()))
     };
-    objects.retain(is_right);
+    objects.retain(is_permission);
     Ok(objects)
 }
 
-/// The same object as `kubectl create rolebinding` creates.
+/// Returns a binding like that of `kubectl create rolebinding`.
 fn binding(namespace: &str) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -254,7 +257,7 @@ fn binding(namespace: &str) -> Result<DynamicObject> {
 
 const NAME: &str = "gloo-appset-generator";
 
-/// The CRD of Argo CD that the API server needs.
+/// The CustomResourceDefinition of Argo CD without its schema.
 const APPLICATION_SETS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -277,7 +280,7 @@ kind: ApplicationSet
 metadata: {name: any, namespace: argocd}
 ";
 
-/// A namespace, with or without a label.
+/// A namespace with these labels.
 fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
@@ -285,21 +288,20 @@ fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_with_a_label_are_followed_and_sets_are_refreshed() -> Result<()> {
+async fn labelled_namespaces_are_watched_and_application_sets_are_refreshed() -> Result<()> {
     let cluster = Cluster::start_empty().await?;
-    if let Err(error) = follow_labels(&cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+    cluster
+        .run(async |cluster| watch_labelled_namespaces(cluster).await)
+        .await
 }
 
-async fn follow_labels(cluster: &Cluster) -> Result<()> {
+async fn watch_labelled_namespaces(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     cluster.install_with_gloo(parse(APPLICATION_SETS)?).await?;
     for name in ["argocd", "cart", "shop"] {
         cluster.create_namespace(name).await?;
     }
-    apply(client, &rights()?).await?;
+    apply(client, &permissions()?).await?;
     apply(client, &[binding("shop")?]).await?;
     apply(client, &parse(&table("web", "a"))?).await?;
     let cart = table("basket", "a").replace("namespace: shop", "namespace: cart");
@@ -315,53 +317,53 @@ refresh: {{namespaces: [argocd], interval: 1s, kubeconfig: {}}}
     );
     let generator = Generator::start_with(&config, TOKEN, &kubeconfig).await?;
     let installed = Installed(generator);
-    let walked = walk_labels(cluster, &installed).await;
-    walked.with_context(|| installed.0.log_tail())
+    let outcome = change_namespaces_and_tables(cluster, &installed).await;
+    outcome.with_context(|| installed.0.log_tail())
 }
 
-async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
+async fn change_namespaces_and_tables(cluster: &Cluster, installed: &Installed) -> Result<()> {
     let client = cluster.client();
     installed
-        .come_to("409 source gloo-routes found nothing")
+        .wait_for_routes("409 source gloo-routes found nothing")
         .await?;
     let team = json!({"team": "shop"});
     apply(client, &[namespace("shop", &team)?]).await?;
-    installed.come_to("in-cluster/shop/web/a").await?;
+    installed.wait_for_routes("in-cluster/shop/web/a").await?;
     ensure!(installed.is_ready().await?, "it is not ready");
 
-    // An answer must not lack a namespace that the generator does not know yet.
+    // A newly selected namespace is in the reply, or the reply is an error.
     apply(client, &[namespace("cart", &team)?]).await?;
     installed
-        .come_to("503 RouteTables in namespace cart are not known: not allowed to list")
+        .wait_for_routes("503 RouteTables in namespace cart are not known: not allowed to list")
         .await?;
     apply(client, &[binding("cart")?]).await?;
     let both = "in-cluster/cart/basket/a in-cluster/shop/web/a";
-    installed.come_to(both).await?;
+    installed.wait_for_routes(both).await?;
 
-    // A changed answer triggers one request of Argo CD.
+    // A change of the parameter sets triggers one refresh in Argo CD.
     apply(client, &parse(&table("web", "b"))?).await?;
     let first = annotated(cluster, None).await?;
     installed
-        .come_to("in-cluster/cart/basket/a in-cluster/shop/web/b")
+        .wait_for_routes("in-cluster/cart/basket/a in-cluster/shop/web/b")
         .await?;
     let other = table("other", "a").replace("app: shop", "app: other");
     apply(client, &parse(&other)?).await?;
     apply(client, &parse(&table("web", "c"))?).await?;
     annotated(cluster, Some(&first)).await?;
     installed
-        .come_to("in-cluster/cart/basket/a in-cluster/shop/web/c")
+        .wait_for_routes("in-cluster/cart/basket/a in-cluster/shop/web/c")
         .await?;
-    // A namespace that loses its label triggers one too.
+    // The namespace no longer has the label.
     apply(client, &[namespace("cart", &json!({}))?]).await?;
-    installed.come_to("in-cluster/shop/web/c").await?;
-    let metrics = installed.0.look_at("/metrics").await?;
+    installed.wait_for_routes("in-cluster/shop/web/c").await?;
+    let metrics = installed.0.get("/metrics").await?;
     metrics.check(200, r#"gloo_appset_refreshes_total{outcome="requested"} "#)?;
     let failed = metrics.body.contains(r#"outcome="failed""#);
     ensure!(!failed, "{}", metrics.body);
     Ok(())
 }
 
-/// Waits until the annotation of the ApplicationSet differs from `before`.
+/// Waits until the ApplicationSet has the refresh annotation with another value than `before`, and returns it.
 async fn annotated(cluster: &Cluster, before: Option<&str>) -> Result<String> {
     const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
     let resource = ApiResource {

@@ -1,5 +1,5 @@
-//! The manifests of `deploy/appset-generator`, applied to a real API server. The generator runs with the settings of the Deployment
-//! and is called with the ConfigMap and the Secret, as Argo CD does.
+//! The manifests of `deploy/appset-generator`, applied to a real API server. The generator runs with the settings of its
+//! Deployment, and the tests call it like Argo CD, with the URL of the ConfigMap and the token of the Secret.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,17 @@ const NAME: &str = "gloo-appset-generator";
 /// Runs a test in a cluster with an empty namespace for Argo CD.
 async fn in_cluster(test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = Cluster::start_empty().await?;
-    // With this label the API server's admission checks the Pods.
+    // The API server's Pod Security admission checks the Pods.
     let namespace = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": { "name": NAMESPACE, "labels": { "pod-security.kubernetes.io/enforce": "restricted" } },
     });
     apply(cluster.client(), &[serde_json::from_value(namespace)?]).await?;
-    if let Err(error) = test(&cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+    cluster.run(async |cluster| test(cluster).await).await
 }
 
-/// The Secret with these tokens, by name.
+/// Creates the Secret with tokens, each a key and a token.
 async fn create_tokens(cluster: &Cluster, tokens: &[(&str, &str)]) -> Result<()> {
     let tokens = BTreeMap::from_iter(tokens.iter().copied());
     let secret = json!({
@@ -51,18 +48,18 @@ async fn create_tokens(cluster: &Cluster, tokens: &[(&str, &str)]) -> Result<()>
 async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
     in_cluster(async |cluster| {
         apply(cluster.client(), &appset_kustomization(&[])?).await?;
-        let too_early = cluster.start_deployed_generator(NAMESPACE, NAME).await;
-        let error = too_early.err().context("it runs without a token")?;
+        let without_secret = cluster.start_deployed_generator(NAMESPACE, NAME).await;
+        let error = without_secret.err().context("it runs without a token")?;
         ensure!(error.to_string().contains("volume tokens"), "{error:#}");
         create_tokens(cluster, &[("token", "s3cret")]).await?;
 
         let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
-        installed.may_run().await?;
-        installed.fits_together()?;
+        installed.pods_are_admitted().await?;
+        installed.selectors_and_ports_match()?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
         installed.probes_succeed(&generator).await?;
         let plugin = PluginConfig::read(cluster.client(), NAMESPACE, NAME).await?;
-        installed.serves(&plugin)?;
+        installed.is_reached_by(&plugin)?;
         let parameters = json!({ "source": "hello", "team": "shop" });
         let hello = generator
             .ask(&plugin.path, &plugin.token, &parameters)
@@ -78,7 +75,7 @@ async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sources_of_the_cluster_need_each_of_their_rights() -> Result<()> {
+async fn readiness_names_each_missing_permission() -> Result<()> {
     in_cluster(async |cluster| {
         let client = cluster.client();
         cluster.create_namespace("shop").await?;
@@ -102,16 +99,16 @@ async fn sources_of_the_cluster_need_each_of_their_rights() -> Result<()> {
         })
         .await?;
         eventually("the other kinds are known", async || {
-            generator.look_at("/readyz").await?.check(200, "ok")
+            generator.get("/readyz").await?.check(200, "ok")
         })
         .await?;
 
-        for less in Less::each(&chart)? {
-            less.apply(cluster).await?;
+        for reduced in ReducedRole::all(&chart)? {
+            reduced.apply(cluster).await?;
             let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-            let missing = format!(r#"cannot {} resource "{}""#, less.verb, less.resource);
+            let missing = format!(r#"cannot {} resource "{}""#, reduced.verb, reduced.resource);
             eventually(&missing, async || {
-                generator.look_at("/readyz").await?.check(503, &missing)
+                generator.get("/readyz").await?.check(503, &missing)
             })
             .await?;
         }
@@ -120,9 +117,9 @@ async fn sources_of_the_cluster_need_each_of_their_rights() -> Result<()> {
         apply(client, &chart).await?;
         apply(client, &appset_chart(&json!({ "config": SOURCES }))?).await?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-        eventually("it is not ready, and says why", async || {
+        eventually("readiness names the reason", async || {
             generator
-                .look_at("/readyz")
+                .get("/readyz")
                 .await?
                 .check(503, "no usable cluster configuration")
         })
@@ -148,8 +145,8 @@ spec:
     forwardTo: {destinations: [{ref: {name: stable}}]}
 ";
 
-/// A role in which one rule lacks one verb.
-struct Less {
+/// The role of the generator without one verb of one rule.
+struct ReducedRole {
     role: DynamicObject,
     verb: String,
     group: String,
@@ -157,9 +154,9 @@ struct Less {
     resource: String,
 }
 
-impl Less {
-    /// Returns one case for each verb of each rule of the role in `objects`.
-    fn each(objects: &[DynamicObject]) -> Result<Vec<Self>> {
+impl ReducedRole {
+    /// Returns a reduced role for each verb of each rule of the ClusterRole in `objects`.
+    fn all(objects: &[DynamicObject]) -> Result<Vec<Self>> {
         let is_role =
             |it: &&DynamicObject| it.types.as_ref().is_some_and(|it| it.kind == "ClusterRole");
         let role = objects.iter().find(is_role).context("no role")?;
@@ -190,7 +187,7 @@ impl Less {
         Ok(all)
     }
 
-    /// Waits until the API server enforces it: its authorizer watches roles.
+    /// Applies the role, and waits until the API server enforces it, since its authorizer watches roles.
     async fn apply(&self, cluster: &Cluster) -> Result<()> {
         apply(cluster.client(), std::slice::from_ref(&self.role)).await?;
         let account = format!("system:serviceaccount:{NAMESPACE}:{NAME}");
@@ -204,10 +201,10 @@ impl Less {
         let question = serde_json::from_value(json!({ "spec": { "resourceAttributes": {
             "verb": verb, "group": group, "resource": resource, "namespace": "shop",
         }}}))?;
-        eventually("the right is gone", async || {
+        eventually("the permission is revoked", async || {
             let review = reviews.create(&PostParams::default(), &question).await?;
             let status = review.status.context("no answer")?;
-            ensure!(!status.allowed, "it is there: {:?}", status.reason);
+            ensure!(!status.allowed, "it is granted: {:?}", status.reason);
             Ok(())
         })
         .await
@@ -215,7 +212,7 @@ impl Less {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()> {
+async fn the_api_server_accepts_the_chart_with_every_value() -> Result<()> {
     in_cluster(async |cluster| {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed([format!("{NAME}.{NAMESPACE}.svc")])?;
@@ -261,7 +258,7 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "tolerations": [{ "operator": "Exists" }],
             "affinity": { "nodeAffinity": {} },
         }))?;
-        // The CRDs belong to the Prometheus Operator, which is not installed here.
+        // The CRDs of Prometheus Operator are not installed.
         let total = objects.len();
         let of_operator = ["ServiceMonitor", "PrometheusRule"];
         objects.retain(|it| it.types.as_ref().is_some_and(|it| !of_operator.contains(&it.kind.as_str())));
@@ -274,21 +271,20 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
         apply(cluster.client(), &[serde_json::from_value(authorities)?]).await?;
         apply(cluster.client(), &objects).await?;
         let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
-        installed.may_run().await?;
-        installed.fits_together()?;
+        installed.pods_are_admitted().await?;
+        installed.selectors_and_ports_match()?;
         let plugin = PluginConfig::read(cluster.client(), NAMESPACE, NAME).await?;
         ensure!(plugin.scheme == "https" && plugin.token == "s3cret", "{}", plugin.scheme);
-        installed.serves(&plugin)?;
+        installed.is_reached_by(&plugin)?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
         installed.probes_succeed(&generator).await
     })
     .await
 }
 
-/// An administrator may use either; both give the same objects: `kubectl create rolebinding` creates what the chart has for a
-/// namespace.
+/// The kustomization has no RoleBinding for a namespace: the documentation creates it with `kubectl create rolebinding`.
 #[test]
-fn the_chart_is_the_kustomization() -> Result<()> {
+fn chart_and_kustomization_render_equal_objects() -> Result<()> {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
@@ -326,14 +322,14 @@ fn the_chart_is_the_kustomization() -> Result<()> {
             let other = kustomization.get(name);
             ensure!(
                 Some(object) == other,
-                "{name}: {object:#} is not {other:#?}"
+                "{name}: {object:#} differs from {other:#?}"
             );
         }
     }
     Ok(())
 }
 
-/// Objects by kind and name, without the labels that only Helm sets.
+/// Returns the objects by kind and name, without the labels that only Helm sets.
 fn by_name(objects: Vec<DynamicObject>) -> Result<BTreeMap<String, Value>> {
     let named = objects.into_iter().map(|object| {
         let mut value = serde_json::to_value(&object)?;

@@ -1,4 +1,4 @@
-//! Real rollouts in a real API server: the released controller moves a RouteTable through the plugin.
+//! Real rollouts: the released controller changes a RouteTable through the plugin.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,10 +8,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use e2e_tests::walks::{
-    AT_25, AT_50, AT_100, a_promoted_canary_returns_the_table, an_aborted_canary_returns_the_table,
+use e2e_tests::updates::{
+    PAUSES, a_promoted_canary_restores_the_table, an_aborted_canary_restores_the_table,
 };
-use e2e_tests::{Canary, Cluster, Release, Suite};
+use e2e_tests::{Canary, Cluster, Release, Suite, trials};
 use kube::api::DynamicObject;
 use serde_json::json;
 
@@ -37,16 +37,10 @@ async fn the_edit_of_another_client_survives(cluster: &Cluster) -> Result<()> {
         labels.insert("edited".to_owned(), "yes".to_owned());
     };
 
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary.edit_table(edit).await?;
     canary.promote().await?;
-    for (step, expected) in [(3, AT_50), (5, AT_100)] {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
+    canary.promote_at(&PAUSES[1..]).await?;
     canary.healthy().await?;
 
     edit(&mut expected);
@@ -57,7 +51,7 @@ async fn an_idle_reconcile_writes_nothing(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "idle").await?;
     let version = canary.table().await?.metadata.resource_version;
     for limit in [3, 4, 5] {
-        // A reconcile is complete when the status has the observed generation.
+        // At the end of a reconcile the controller writes the observed generation.
         canary
             .change_spec(json!({ "revisionHistoryLimit": limit }))
             .await?;
@@ -71,7 +65,7 @@ async fn an_idle_reconcile_writes_nothing(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_refusal_is_told_in_an_event(cluster: &Cluster) -> Result<()> {
+async fn a_missing_table_is_reported_in_an_event(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "refused").await?;
     let version = canary.table().await?.metadata.resource_version;
     let block = json!({ "routeTableSelector": { "name": "absent" } });
@@ -95,15 +89,12 @@ async fn a_refusal_is_told_in_an_event(cluster: &Cluster) -> Result<()> {
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
-            a_promoted_canary_returns_the_table,
-            an_aborted_canary_returns_the_table,
+        Ok(trials![suite:
+            a_promoted_canary_restores_the_table,
+            an_aborted_canary_restores_the_table,
             the_edit_of_another_client_survives,
             an_idle_reconcile_writes_nothing,
-            a_refusal_is_told_in_an_event,
+            a_missing_table_is_reported_in_an_event,
         ])
     })
 }

@@ -1,4 +1,4 @@
-//! More cases of real rollouts: header routes, experiments, full promotion, a killed plugin, and a table that two Rollouts share.
+//! Real rollouts with header routes, experiments, full promotion, a killed plugin, and a table that two Rollouts share.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,11 +8,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
-use e2e_tests::{Canary, Cluster, Generator, Release, Suite, eventually};
+use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, IMAGE};
+use e2e_tests::{Canary, Cluster, Generator, Release, Suite, eventually, trials};
 use serde_json::json;
 
-const IMAGE: &str = "registry.example.com/demo:2";
 const RATINGS_IMAGE: &str = "registry.example.com/ratings:2";
 
 const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
@@ -20,7 +19,7 @@ const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 ex
 const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; alien: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
 
-/// The pauses of [`header_steps`], and the split during each.
+/// The pauses of [`header_steps`], and the split at each.
 const HEADER_PAUSES: [(usize, &str); 4] = [
     (1, AT_25),
     (3, WITH_HEADERS),
@@ -28,7 +27,7 @@ const HEADER_PAUSES: [(usize, &str); 4] = [
     (7, AT_50),
 ];
 
-/// A header step between two weights.
+/// Steps that set and remove a header route between weights.
 fn header_steps() -> serde_json::Value {
     let matches = json!([{ "headerName": "x-canary", "headerValue": { "exact": "1" } }]);
     json!([
@@ -43,7 +42,7 @@ fn header_steps() -> serde_json::Value {
     ])
 }
 
-/// A step that gives each of two versions a tenth of the traffic.
+/// An experiment step with two templates, each with weight 10.
 fn experiment(duration: &str) -> serde_json::Value {
     json!({ "experiment": { "duration": duration, "templates": [
         { "name": "base", "specRef": "stable", "weight": 10, "service": { "name": "exp-base" } },
@@ -51,45 +50,36 @@ fn experiment(duration: &str) -> serde_json::Value {
     ] } })
 }
 
-async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result<()> {
+async fn a_header_route_is_set_and_removed_between_weights(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "header").await?;
     let original = canary.table().await?;
     let history = canary.watch_table().await?;
 
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
-    for (step, expected) in HEADER_PAUSES {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
+    canary.promote_at(&HEADER_PAUSES).await?;
     canary.healthy().await?;
 
     canary.restores(&original).await?;
-    eventually("the watch has seen the last revision", async || {
-        let seen = history.splits();
-        let expected = [
-            IDLE,
-            AT_25,
-            WITH_HEADERS,
-            WITH_HEADERS_AT_50,
-            AT_50,
-            AT_100,
-            IDLE,
-        ];
-        ensure!(seen == expected, "{seen:#?}");
-        Ok(())
-    })
-    .await
+    let expected = [
+        IDLE,
+        AT_25,
+        WITH_HEADERS,
+        WITH_HEADERS_AT_50,
+        AT_50,
+        AT_100,
+        IDLE,
+    ];
+    history.equals(&expected).await
 }
 
-/// The sets of the generator do not depend on the progress of a canary: they contain neither weights nor header routes.
-async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Result<()> {
+/// Neither weights nor header routes are in the parameter sets, so that an update does not change Applications.
+async fn an_update_does_not_change_the_generators_replies(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "generator").await?;
     let config = "{glooRoutes: {namespaces: [generator]}, rollouts: {namespaces: [generator]}}";
     let generator = Generator::start_with(config, "t", cluster.kubeconfig()).await?;
     let parameters = json!({ "source": "gloo-routes", "routeTableSelector": { "name": "demo" } });
-    // When the label arrives, the generator has observed all earlier changes.
-    let answer = async |step: &str| {
+    // The reply with the label has all earlier changes of the table too.
+    let reply_at = async |step: &str| {
         canary
             .edit_table(|table| {
                 let labels = table.metadata.labels.get_or_insert_default();
@@ -104,8 +94,8 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
         })
         .await
     };
-    // Waits for this state in the Rollout's set. The Rollout has a set in every state.
-    let state = async |phase: &str, in_progress: bool| {
+    // There is always one set for the Rollout; only its state changes.
+    let wait_for_state = async |phase: &str, in_progress: bool| {
         eventually("the generator has seen the Rollout", async || {
             let parameters = json!({ "source": "rollouts" });
             let reply = generator.ask("", "t", &parameters).await?;
@@ -116,67 +106,68 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
                 sets.as_array().is_some_and(|sets| sets.len() == 1),
                 "{body}"
             );
-            let told = &set["rollout"];
+            let rollout = &set["rollout"];
             ensure!(
-                told["key"] == "in-cluster/generator/demo" && told["configError"] == "",
+                rollout["key"] == "in-cluster/generator/demo" && rollout["configError"] == "",
                 "{set}"
             );
             ensure!(set["gloo"]["host"] == "demo.example.com", "{set}");
             ensure!(
-                told["phase"] == phase && told["inProgress"] == in_progress,
+                rollout["phase"] == phase && rollout["inProgress"] == in_progress,
                 "{set}"
             );
             Ok(())
         })
         .await
     };
-    let at_rest = answer("rest").await?;
-    state("Healthy", false).await?;
-    ensure!(at_rest.contains("generator/demo/shared"), "{at_rest}");
+    let before = reply_at("rest").await?;
+    wait_for_state("Healthy", false).await?;
+    ensure!(before.contains("generator/demo/shared"), "{before}");
 
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
     for (step, expected) in HEADER_PAUSES {
         canary.paused_at(step).await?;
         canary.splits(expected).await?;
-        let walking = answer(&step.to_string()).await?;
-        ensure!(walking == at_rest, "at step {step}: {walking}");
-        state("Paused", true).await?;
+        let during = reply_at(&step.to_string()).await?;
+        ensure!(during == before, "at step {step}: {during}");
+        wait_for_state("Paused", true).await?;
         canary.promote().await?;
     }
     canary.healthy().await?;
-    ensure!(answer("done").await? == at_rest);
-    state("Healthy", false).await
+    ensure!(reply_at("done").await? == before);
+    wait_for_state("Healthy", false).await
 }
 
-async fn an_abort_takes_the_header_route_away(cluster: &Cluster) -> Result<()> {
-    let canary = Canary::deploy(cluster, "header-aborted").await?;
-    let original = canary.table().await?;
-
+/// Starts an update with [`header_steps`], and waits until the header route is set.
+async fn update_to_headers(canary: &Canary) -> Result<()> {
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
     canary.paused_at(1).await?;
     canary.promote().await?;
     canary.paused_at(3).await?;
-    canary.splits(WITH_HEADERS).await?;
+    canary.splits(WITH_HEADERS).await
+}
+
+async fn an_abort_removes_the_header_route(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "header-aborted").await?;
+    let original = canary.table().await?;
+
+    update_to_headers(&canary).await?;
     canary.abort().await?;
 
     canary.restores(&original).await
 }
 
-async fn a_header_route_that_somebody_removed_returns(cluster: &Cluster) -> Result<()> {
+async fn a_header_route_that_another_client_removed_is_restored(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "header-removed").await?;
     let original = canary.table().await?;
 
-    canary.change_image_and_steps(IMAGE, header_steps()).await?;
-    canary.paused_at(1).await?;
-    canary.promote().await?;
-    canary.paused_at(3).await?;
-    canary.splits(WITH_HEADERS).await?;
+    update_to_headers(&canary).await?;
     let spec = original.data["spec"].clone();
     canary
         .edit_table(|table| table.data["spec"] = spec.clone())
         .await?;
     canary.splits(IDLE).await?;
-    // The controller does not watch RouteTables, so the test triggers a reconcile.
+    // The controller does not watch RouteTables, so a change of the Rollout triggers the reconcile.
     canary
         .change_spec(json!({ "revisionHistoryLimit": 3 }))
         .await?;
@@ -187,32 +178,22 @@ async fn a_header_route_that_somebody_removed_returns(cluster: &Cluster) -> Resu
     canary.restores(&original).await
 }
 
-async fn an_experiment_gets_its_share_and_gives_it_back(cluster: &Cluster) -> Result<()> {
+async fn an_experiment_has_its_weights_until_it_ends(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "experiment").await?;
     let original = canary.table().await?;
     let history = canary.watch_table().await?;
 
     let steps = json!([{ "setWeight": 25 }, { "pause": {} }, experiment("2s"), { "pause": {} }]);
     canary.change_image_and_steps(IMAGE, steps).await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
-    canary.promote().await?;
-    canary.paused_at(3).await?;
-    canary.splits(AT_25).await?;
-    canary.promote().await?;
+    canary.promote_at(&[(1, AT_25), (3, AT_25)]).await?;
     canary.healthy().await?;
 
     canary.restores(&original).await?;
-    eventually("the watch has seen the last revision", async || {
-        let expected = [IDLE, AT_25, IN_EXPERIMENT, AT_25, AT_100, IDLE];
-        let seen = history.splits();
-        ensure!(seen == expected, "{seen:#?}");
-        Ok(())
-    })
-    .await
+    let expected = [IDLE, AT_25, IN_EXPERIMENT, AT_25, AT_100, IDLE];
+    history.equals(&expected).await
 }
 
-async fn an_abort_in_an_experiment_returns_the_table(cluster: &Cluster) -> Result<()> {
+async fn an_abort_during_an_experiment_restores_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "experiment-aborted").await?;
     let original = canary.table().await?;
 
@@ -224,26 +205,22 @@ async fn an_abort_in_an_experiment_returns_the_table(cluster: &Cluster) -> Resul
     canary.restores(&original).await
 }
 
-async fn a_full_promotion_returns_the_table(cluster: &Cluster) -> Result<()> {
+async fn a_full_promotion_restores_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "promoted-fully").await?;
     let original = canary.table().await?;
 
-    canary.change_image(IMAGE).await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary.promote_fully().await?;
     canary.healthy().await?;
 
     canary.restores(&original).await
 }
 
-async fn a_plugin_that_dies_in_the_middle_is_not_missed(cluster: &Cluster) -> Result<()> {
+async fn an_update_continues_after_the_plugin_was_killed(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "killed").await?;
     let original = canary.table().await?;
 
-    canary.change_image(IMAGE).await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     cluster.kill_plugin().await?;
     canary.promote().await?;
     canary.paused_at(3).await?;
@@ -271,7 +248,7 @@ async fn two_rollouts_share_a_table(cluster: &Cluster) -> Result<()> {
     demo.splits(AT_25).await?;
     demo.abort().await?;
     demo.restores(&original).await?;
-    eventually("both Rollouts are at rest", async || {
+    eventually("both Rollouts have ended their updates", async || {
         ratings.healthy().await?;
         ensure!(demo.table().await?.metadata.annotations == original.metadata.annotations);
         Ok(())
@@ -281,18 +258,15 @@ async fn two_rollouts_share_a_table(cluster: &Cluster) -> Result<()> {
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
-            a_canary_changes_no_answer_of_the_generator,
-            a_header_route_goes_along_with_the_weights,
-            an_abort_takes_the_header_route_away,
-            a_header_route_that_somebody_removed_returns,
-            an_experiment_gets_its_share_and_gives_it_back,
-            an_abort_in_an_experiment_returns_the_table,
-            a_full_promotion_returns_the_table,
-            a_plugin_that_dies_in_the_middle_is_not_missed,
+        Ok(trials![suite:
+            an_update_does_not_change_the_generators_replies,
+            a_header_route_is_set_and_removed_between_weights,
+            an_abort_removes_the_header_route,
+            a_header_route_that_another_client_removed_is_restored,
+            an_experiment_has_its_weights_until_it_ends,
+            an_abort_during_an_experiment_restores_the_table,
+            a_full_promotion_restores_the_table,
+            an_update_continues_after_the_plugin_was_killed,
             two_rollouts_share_a_table,
         ])
     })

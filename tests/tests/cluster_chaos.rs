@@ -1,8 +1,8 @@
-//! Real rollouts under constant disturbances: programs that end, edits by owners, reverts by tools, permissions that change. In
-//! each case the steps continue, no original is lost, and at the end the table is what its owner wrote.
+//! Real rollouts under repeated faults: programs are killed, owners edit, tools revert, permissions are revoked and granted
+//! again. The update must continue through its steps, and the table must have its owner's content in the end.
 //!
-//! Each test runs its disturbance for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES` and repeats all of them for
-//! that time. With `CHAOS_SCRAPES` it writes the plugin's metrics to that directory every second, for
+//! Each test causes its fault for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES`, which runs all of them
+//! repeatedly for that time. With `CHAOS_SCRAPES` it writes the plugin's metrics to that directory each second, for
 //! `tests/go/prometheus/picture`.
 
 #![expect(
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
+use e2e_tests::updates::{AT_25, AT_50, IDLE, IMAGE, PAUSES, promote_an_update};
 use e2e_tests::{Canary, Cluster, Passes, Release, Suite, apply, delete, parse, split};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, try_join};
@@ -30,46 +30,26 @@ use tokio::time::sleep;
 
 /// The binding of `deploy`, which grants the controller access to RouteTables.
 const BINDING: &str = include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml");
-const NEW_IMAGE: &str = "registry.example.com/demo:2";
-/// The steps at which the canary pauses, with the split there.
-const PAUSES: [(usize, &str); 3] = [(1, AT_25), (3, AT_50), (5, AT_100)];
 /// The field manager of Argo CD.
 const ARGO_CD: &str = "argocd-controller";
 
-/// Moves a canary through all steps to the promotion.
-async fn walk(canary: &Canary) -> Result<()> {
-    canary.change_image(NEW_IMAGE).await?;
-    for (step, expected) in PAUSES {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
-    canary.healthy().await
-}
-
-/// A canary that pauses at a quarter, and its table as the owner wrote it.
-async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<(Canary, DynamicObject)> {
+/// Deploys a canary and updates it to weight 25. Returns it, and its table before the update.
+async fn deploy_at_25(cluster: &Cluster, namespace: &str) -> Result<(Canary, DynamicObject)> {
     let canary = Canary::deploy(cluster, namespace).await?;
     let original = canary.table().await?;
-    canary.change_image(NEW_IMAGE).await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     Ok((canary, original))
 }
 
-/// Continues from the pause at a quarter to the promotion.
-async fn walk_on(canary: &Canary) -> Result<()> {
+/// Promotes from weight 25 to the end.
+async fn promote_from_25(canary: &Canary) -> Result<()> {
     canary.promote().await?;
-    for (step, expected) in &PAUSES[1..] {
-        canary.paused_at(*step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
+    canary.promote_at(&PAUSES[1..]).await?;
     canary.healthy().await
 }
 
-/// Repeats `disturb` with `pause` in between, until `work` is done.
-async fn beside(
+/// Calls `disturb` repeatedly, with `pause` between the calls, until `work` is done.
+async fn disturb_during(
     work: impl Future<Output = Result<()>>,
     pause: Duration,
     mut disturb: impl AsyncFnMut() -> Result<()>,
@@ -90,19 +70,20 @@ async fn beside(
     try_join(work, disturbance).await.map(|_| ())
 }
 
-async fn a_plugin_that_is_killed_again_and_again(
-    cluster: &mut Cluster,
-    namespace: &str,
-) -> Result<()> {
+async fn a_plugin_that_is_killed_repeatedly(cluster: &mut Cluster, namespace: &str) -> Result<()> {
     let canary = Canary::deploy(cluster, namespace).await?;
     let original = canary.table().await?;
-    beside(walk(&canary), Duration::from_secs(2), async || {
-        // While the plugin restarts, there is no process to kill.
-        if cluster.plugin()?.is_some() {
-            cluster.kill_plugin().await?;
-        }
-        Ok(())
-    })
+    disturb_during(
+        promote_an_update(&canary),
+        Duration::from_secs(2),
+        async || {
+            // The controller may not have started the next process yet.
+            if cluster.plugin()?.is_some() {
+                cluster.kill_plugin().await?;
+            }
+            Ok(())
+        },
+    )
     .await?;
     canary.restores(&original).await
 }
@@ -110,11 +91,9 @@ async fn a_plugin_that_is_killed_again_and_again(
 async fn an_api_server_that_restarts(cluster: &mut Cluster, namespace: &str) -> Result<()> {
     let canary = Canary::deploy(cluster, namespace).await?;
     let original = canary.table().await?;
-    canary.change_image(NEW_IMAGE).await?;
-    for (step, expected) in PAUSES {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
+    canary.change_image(IMAGE).await?;
+    for pause in PAUSES {
+        canary.promote_at(&[pause]).await?;
         cluster.stop_api_server();
         cluster.start_api_server().await?;
     }
@@ -126,14 +105,18 @@ async fn an_owner_who_edits_ten_times_a_second(cluster: &Cluster, namespace: &st
     let canary = Canary::deploy(cluster, namespace).await?;
     let mut expected = canary.table().await?;
     let mut edits = 0;
-    beside(walk(&canary), Duration::from_millis(100), async || {
-        edits += 1;
-        let edit = json!({
-            "metadata": { "annotations": { format!("edit-{edits}"): "kept" } },
-            "spec": { "weight": edits },
-        });
-        canary.merge_into_table("owner", edit).await
-    })
+    disturb_during(
+        promote_an_update(&canary),
+        Duration::from_millis(100),
+        async || {
+            edits += 1;
+            let edit = json!({
+                "metadata": { "annotations": { format!("edit-{edits}"): "kept" } },
+                "spec": { "weight": edits },
+            });
+            canary.merge_into_table("owner", edit).await
+        },
+    )
     .await?;
     let annotations = expected.metadata.annotations.get_or_insert_default();
     annotations.extend((1..=edits).map(|edit| (format!("edit-{edit}"), "kept".to_owned())));
@@ -142,7 +125,7 @@ async fn an_owner_who_edits_ten_times_a_second(cluster: &Cluster, namespace: &st
 }
 
 async fn a_tool_that_reverts_the_table(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let (canary, original) = deploy_at_25(cluster, namespace).await?;
     let git = json!({ "spec": { "http": original.data["spec"]["http"] } });
     let earlier = canary.events().await?;
     let mut reverts = 0;
@@ -155,9 +138,9 @@ async fn a_tool_that_reverts_the_table(cluster: &Cluster, namespace: &str) -> Re
     }
     let message = canary.event_after(&earlier, "TrafficDriftFight").await?;
     ensure!(message.contains(ARGO_CD), "{message}");
-    // After the third repair the next one waits 10 s.
+    // After three repairs the plugin repairs once in 10 s.
     ensure!((3..=6).contains(&reverts), "{reverts} reverts");
-    // Calls of the controller do not wait.
+    // Calls of the controller are not delayed.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
@@ -169,18 +152,18 @@ async fn a_table_that_is_deleted_and_created_from_git(
     cluster: &Cluster,
     namespace: &str,
 ) -> Result<()> {
-    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let (canary, original) = deploy_at_25(cluster, namespace).await?;
     canary.idle().await?;
     canary.delete_table().await?;
     canary.create_table(&original).await?;
     canary.splits(AT_25).await?;
-    walk_on(&canary).await?;
+    promote_from_25(&canary).await?;
     canary.restores(&original).await
 }
 
-/// Removes what the plugin wrote in addition to the weights: its annotation, the labels of its routes, or both.
-async fn marks_that_are_removed(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+/// Removes the plugin's annotation, the labels of its routes, and then both.
+async fn annotations_and_labels_that_are_removed(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let (canary, original) = deploy_at_25(cluster, namespace).await?;
     let without_annotation = |table: &mut DynamicObject| {
         table
             .metadata
@@ -205,7 +188,7 @@ async fn marks_that_are_removed(cluster: &Cluster, namespace: &str) -> Result<()
             without_labels(table);
         })
         .await?;
-    walk_on(&canary).await?;
+    promote_from_25(&canary).await?;
     canary.restores(&original).await
 }
 
@@ -214,11 +197,11 @@ fn original_routes(table: &DynamicObject) -> &[Value] {
     routes.map(Vec::as_slice).unwrap_or_default()
 }
 
-async fn permissions_that_are_taken_away_and_granted_again(
+async fn permissions_that_are_revoked_and_granted_again(
     cluster: &mut Cluster,
     namespace: &str,
 ) -> Result<()> {
-    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let (canary, original) = deploy_at_25(cluster, namespace).await?;
     let binding = parse(BINDING)?;
     let earlier = canary.events().await?;
     delete(cluster.client(), &binding).await?;
@@ -231,11 +214,8 @@ async fn permissions_that_are_taken_away_and_granted_again(
     canary.restores(&original).await
 }
 
-async fn one_of_two_rollouts_of_a_table_that_is_deleted(
-    cluster: &Cluster,
-    namespace: &str,
-) -> Result<()> {
-    let (canary, _) = at_a_quarter(cluster, namespace).await?;
+async fn a_deleted_rollout_of_a_shared_table(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let (canary, _) = deploy_at_25(cluster, namespace).await?;
     let second = canary.deploy_second(cluster).await?;
     second
         .change_image("registry.example.com/ratings:2")
@@ -249,9 +229,9 @@ async fn one_of_two_rollouts_of_a_table_that_is_deleted(
 }
 
 type Shared = for<'c> fn(&'c Cluster, &'c str) -> LocalBoxFuture<'c, Result<()>>;
-type Alone = for<'c> fn(&'c mut Cluster, &'c str) -> LocalBoxFuture<'c, Result<()>>;
+type Exclusive = for<'c> fn(&'c mut Cluster, &'c str) -> LocalBoxFuture<'c, Result<()>>;
 
-/// Disturbances of one canary.
+/// Tests that disturb one canary. They can share a cluster.
 fn shared() -> Vec<(&'static str, Shared)> {
     macro_rules! list {
         ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), |cluster, namespace| $test(cluster, namespace).boxed_local())),+] };
@@ -260,21 +240,21 @@ fn shared() -> Vec<(&'static str, Shared)> {
         an_owner_who_edits_ten_times_a_second,
         a_tool_that_reverts_the_table,
         a_table_that_is_deleted_and_created_from_git,
-        marks_that_are_removed,
-        one_of_two_rollouts_of_a_table_that_is_deleted,
+        annotations_and_labels_that_are_removed,
+        a_deleted_rollout_of_a_shared_table,
     ]
 }
 
-/// Disturbances of a program. A plugin that has just started repairs no drift until the controller calls it again, and a failing
-/// API server makes the steps of other canaries fail.
-fn alone() -> Vec<(&'static str, Alone)> {
+/// Tests that disturb a program, which affects all canaries of the cluster. A plugin that has just started repairs no drift
+/// until the controller calls it, and a failing API server fails the steps of other canaries.
+fn exclusive() -> Vec<(&'static str, Exclusive)> {
     macro_rules! list {
         ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), |cluster, namespace| $test(cluster, namespace).boxed_local())),+] };
     }
     list![
-        a_plugin_that_is_killed_again_and_again,
+        a_plugin_that_is_killed_repeatedly,
         an_api_server_that_restarts,
-        permissions_that_are_taken_away_and_granted_again,
+        permissions_that_are_revoked_and_granted_again,
     ]
 }
 
@@ -283,31 +263,31 @@ fn namespace(test: &str, round: u32) -> String {
     format!("{}-{round}", test.replace('_', "-"))
 }
 
-/// Runs all disturbances, one after another, until the time is over.
+/// Runs all tests, one after the other, until the time is over.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let start = Instant::now();
     let mut passes = Passes::of(cluster)?;
     if let Some(directory) = env::var_os("CHAOS_SCRAPES") {
-        passes.keep_in(directory.into())?;
+        passes.save_scrapes_to(directory.into())?;
     }
     let passes = Arc::new(Mutex::new(passes));
-    let counting = tokio::spawn(count(Arc::clone(&passes)));
+    let scraping = tokio::spawn(scrape(Arc::clone(&passes)));
     let (mut first, mut peak) = (0, 0);
     for round in 0.. {
         let mut times = Vec::new();
         for (name, test) in shared() {
-            let (begun, namespace) = (Instant::now(), namespace(name, round));
-            let played = test(cluster, &namespace).await;
-            played.with_context(|| format!("{name}, round {round}"))?;
-            times.push(format!("{name} {:.0?}", begun.elapsed()));
+            let (started, namespace) = (Instant::now(), namespace(name, round));
+            let outcome = test(cluster, &namespace).await;
+            outcome.with_context(|| format!("{name}, round {round}"))?;
+            times.push(format!("{name} {:.0?}", started.elapsed()));
             clear(cluster, &namespace).await?;
         }
-        for (name, test) in alone() {
-            let (begun, namespace) = (Instant::now(), namespace(name, round));
-            let played = test(cluster, &namespace).await;
-            played.with_context(|| format!("{name}, round {round}"))?;
-            times.push(format!("{name} {:.0?}", begun.elapsed()));
+        for (name, test) in exclusive() {
+            let (started, namespace) = (Instant::now(), namespace(name, round));
+            let outcome = test(cluster, &namespace).await;
+            outcome.with_context(|| format!("{name}, round {round}"))?;
+            times.push(format!("{name} {:.0?}", started.elapsed()));
             clear(cluster, &namespace).await?;
         }
         let resident = resident_kib(cluster)?;
@@ -326,11 +306,12 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
             break;
         }
     }
-    counting.abort();
+    scraping.abort();
     Ok(())
 }
 
-/// Deletes the objects of a test. There is no kube-controller-manager to do it, and the controller would keep reconciling them.
+/// Deletes the objects of a test. No kube-controller-manager runs that would delete them with the namespace, and the controller
+/// would reconcile them for the rest of the time.
 async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
     for (group, version, kind) in [
         ("argoproj.io", "v1alpha1", "Rollout"),
@@ -346,15 +327,15 @@ async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Counts the passes until it is dropped.
-async fn count(passes: Arc<Mutex<Passes>>) -> Result<()> {
+/// Scrapes the plugin's metrics each second. Runs until it is aborted.
+async fn scrape(passes: Arc<Mutex<Passes>>) -> Result<()> {
     loop {
-        passes.lock().await.look().await?;
+        passes.lock().await.scrape().await?;
         sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// Memory of the plugin's process; 0 between two processes.
+/// Returns the resident memory of the plugin's process; 0 if no process runs.
 fn resident_kib(cluster: &Cluster) -> Result<u64> {
     let Some(plugin) = cluster.plugin()? else {
         return Ok(0);
@@ -379,11 +360,11 @@ fn main() -> Result<ExitCode> {
                 test(cluster, &namespace(name, 0)).await
             })
         });
-        let alone = alone().into_iter().map(|(name, test)| {
+        let exclusive = exclusive().into_iter().map(|(name, test)| {
             suite.trial_alone(name, async move |cluster| {
                 test(cluster, &namespace(name, 0)).await
             })
         });
-        Ok(shared.chain(alone).collect())
+        Ok(shared.chain(exclusive).collect())
     })
 }

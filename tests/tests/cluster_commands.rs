@@ -1,4 +1,4 @@
-//! The commands for people with a real API server, with exactly the permissions of the controller.
+//! The commands of the plugin with a real API server, with exactly the permissions of the controller.
 
 use std::env;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{
     Answer, Cluster, END_OF_INPUT, Suite, apply, bind_reader, delete, eventually, parse, run,
-    run_typing,
+    run_typing, trials,
 };
 use gloo_types::{Resource, RouteTable};
 use k8s_openapi::api::rbac::v1::Subject;
@@ -18,8 +18,8 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A kubeconfig for a user without any permission.
-fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
+/// Writes a kubeconfig for a user without any permission.
+fn kubeconfig_without_permissions(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
     let user = config
         .pointer_mut("/users/0/user")
@@ -31,7 +31,7 @@ fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A Rollout during an update, with the name of its stable Service.
+/// A Rollout with the name of its stable Service.
 fn rollout(namespace: &str, name: &str) -> Value {
     let selector = json!({ "name": "shop", "namespace": namespace });
     json!({
@@ -78,7 +78,7 @@ fn table(namespace: &str) -> Value {
     })
 }
 
-/// Two Rollouts and the table that both use.
+/// Creates two Rollouts and the table that both use.
 async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Api<DynamicObject>> {
     cluster.create_namespace(namespace).await?;
     let rollouts = ["reviews", "ratings"].map(|name| rollout(namespace, name));
@@ -102,8 +102,8 @@ fn rollouts(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
     )
 }
 
-/// Applies the JSON patch that a command printed.
-async fn carry_out(tables: &Api<DynamicObject>, answer: &Answer) -> Result<()> {
+/// Applies the patch that a command printed.
+async fn apply_patch(tables: &Api<DynamicObject>, answer: &Answer) -> Result<()> {
     answer.check(0, &[])?;
     let patch: json_patch::Patch = serde_json::from_str(&answer.stdout)?;
     let patch = Patch::<()>::Json(patch);
@@ -161,7 +161,7 @@ async fn plan_simulate_and_validate_read_the_cluster_and_write_nothing(
     Ok(())
 }
 
-async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
+async fn status_and_restore_handle_a_rollout_that_is_deleted_during_its_update(
     cluster: &Cluster,
 ) -> Result<()> {
     let tables = deploy(cluster, "deleted").await?;
@@ -169,10 +169,10 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
     let user = cluster.controller_kubeconfig();
     for name in ["ratings", "reviews"] {
         let plan = run(user, &format!("plan deleted/{name} --weight 25 -o patch")).await?;
-        carry_out(&tables, &plan).await?;
+        apply_patch(&tables, &plan).await?;
     }
     let header = run(user, "plan deleted/reviews --header-route testers -o patch").await?;
-    carry_out(&tables, &header).await?;
+    apply_patch(&tables, &header).await?;
 
     let splits = "reviews 75, reviews-canary 25";
     let status = run(user, "status -n deleted").await?;
@@ -237,7 +237,7 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
     Ok(())
 }
 
-/// The Rollout, the tables and the Services of `examples/manifests`, in a possible order of files.
+/// Reads the Services, the tables and the Rollout of a folder of `examples/manifests`.
 fn example(folder: &Path) -> Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for file in ["services.yaml", "route-table.yaml", "rollout.yaml"] {
@@ -246,7 +246,7 @@ fn example(folder: &Path) -> Result<Vec<DynamicObject>> {
     Ok(objects)
 }
 
-async fn examples_are_taken_and_do_in_the_cluster_what_they_do_as_files(
+async fn simulate_prints_the_same_for_examples_as_files_and_in_the_cluster(
     cluster: &Cluster,
 ) -> Result<()> {
     let user = cluster.controller_kubeconfig();
@@ -268,10 +268,10 @@ async fn examples_are_taken_and_do_in_the_cluster_what_they_do_as_files(
     Ok(())
 }
 
-async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Result<()> {
+async fn missing_permissions_are_reported_in_one_line(cluster: &Cluster) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let user = nobody(cluster, &directory)?;
-    let rights = "grant it on rollouts.argoproj.io";
+    let user = kubeconfig_without_permissions(cluster, &directory)?;
+    let remedy = "grant it on rollouts.argoproj.io";
     for line in [
         "plan a/b --weight 1",
         "simulate a/b",
@@ -280,23 +280,23 @@ async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Re
         "restore a/b",
     ] {
         let answer = run(&user, line).await?;
-        answer.check(3, &["not allowed to", rights])?;
+        answer.check(3, &["not allowed to", remedy])?;
         ensure!(answer.stderr.lines().count() == 1, "{}", answer.stderr);
     }
     Ok(())
 }
 
-async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
+async fn doctor_reports_what_is_missing(cluster: &Cluster) -> Result<()> {
     deploy(cluster, "doctor").await?;
     let user = cluster.kubeconfig();
     cluster.create_controller_namespace().await?;
 
-    let rights =
+    let permitted =
         "system:serviceaccount:argo-rollouts:argo-rollouts may do all that the plugin does";
     let unregistered = "argo-rollouts/argo-rollouts-config does not register the plugin";
     run(user, "doctor")
         .await?
-        .check(1, &[rights, unregistered])?;
+        .check(1, &[permitted, unregistered])?;
 
     let plugin = env::var("PLUGIN_BINARY")?;
     let entry = |name: &str| json!([{ "name": name, "location": format!("file://{plugin}") }]);
@@ -314,17 +314,17 @@ async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
         "Rollout doctor/reviews uses solo-io/glooplatform, which the ConfigMap does not register";
     run(user, "doctor").await?.check(1, &[renamed])?;
     register("solo-io/glooplatform").await?;
-    let well = run(user, "doctor").await?;
-    well.check(
+    let complete = run(user, "doctor").await?;
+    complete.check(
         0,
         &[
             "v1.34.1",
             "routetables of networking.gloo.solo.io/v2",
             "sha256",
-            rights,
+            permitted,
         ],
     )?;
-    ensure!(!well.stdout.contains("problem"), "{}", well.stdout);
+    ensure!(!complete.stdout.contains("problem"), "{}", complete.stdout);
 
     // Without permission to impersonate, doctor checks the caller's own permissions.
     run(cluster.controller_kubeconfig(), "doctor")
@@ -342,13 +342,13 @@ async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
         .await?
         .check(1, &[denied])?;
     let directory = tempfile::tempdir()?;
-    let nobody = nobody(cluster, &directory)?;
-    run(&nobody, "doctor")
+    let user = kubeconfig_without_permissions(cluster, &directory)?;
+    run(&user, "doctor")
         .await?
         .check(1, &["you may not get routetables.networking.gloo.solo.io"])
 }
 
-async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
+async fn missing_crds_are_reported_in_one_line(_: &Cluster) -> Result<()> {
     let empty = Cluster::start_empty().await?;
     let user = empty.kubeconfig();
     for line in ["plan a/b --weight 1", "simulate a/b"] {
@@ -368,7 +368,7 @@ async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
     run(user, "doctor").await?.check(1, &missing)
 }
 
-async fn restore_says_that_rollouts_are_in_another_cluster(_: &Cluster) -> Result<()> {
+async fn restore_warns_if_the_cluster_has_no_rollouts(_: &Cluster) -> Result<()> {
     let tables_only = Cluster::start_empty().await?;
     let client = tables_only.client();
     for crd in [
@@ -392,27 +392,24 @@ async fn restore_says_that_rollouts_are_in_another_cluster(_: &Cluster) -> Resul
     fs::write(&file, rollout("remote", "reviews").to_string())?;
     let plan = format!("plan -f {} --live --weight 25 -o patch", file.display());
     let plan = run(user, &plan).await?;
-    carry_out(&objects::<RouteTable>(&tables_only, "remote"), &plan).await?;
+    apply_patch(&objects::<RouteTable>(&tables_only, "remote"), &plan).await?;
 
-    let remark = "the Rollouts of that cluster cannot be read here: make sure that remote/reviews was deleted";
+    let warning = "the Rollouts of that cluster cannot be read here: make sure that remote/reviews was deleted";
     run(user, "restore remote/reviews --yes")
         .await?
-        .check(0, &[remark, "restored"])
+        .check(0, &[warning, "restored"])
 }
 
 fn main() -> Result<ExitCode> {
     Suite::run(None, |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
+        Ok(trials![suite:
             plan_simulate_and_validate_read_the_cluster_and_write_nothing,
-            status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle,
-            examples_are_taken_and_do_in_the_cluster_what_they_do_as_files,
-            without_rights_one_line_says_which_are_missing,
-            doctor_names_what_is_missing,
-            without_the_crds_one_line_says_so,
-            restore_says_that_rollouts_are_in_another_cluster,
+            status_and_restore_handle_a_rollout_that_is_deleted_during_its_update,
+            simulate_prints_the_same_for_examples_as_files_and_in_the_cluster,
+            missing_permissions_are_reported_in_one_line,
+            doctor_reports_what_is_missing,
+            missing_crds_are_reported_in_one_line,
+            restore_warns_if_the_cluster_has_no_rollouts,
         ])
     })
 }

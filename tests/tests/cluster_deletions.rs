@@ -1,5 +1,5 @@
-//! Rollouts that are deleted during an update, in several ways. The plugin restores the table once, after the delay, and only if the
-//! Rollout is gone.
+//! Rollouts that are deleted during an update, in several ways: their tables are restored once, after the delay, and only if
+//! the Rollout does not exist.
 
 #![expect(
     clippy::indexing_slicing,
@@ -10,8 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, IDLE};
-use e2e_tests::{Canary, Cluster, Proxy, Release, Setup, apply, eventually, split};
+use e2e_tests::updates::{AT_25, IDLE};
+use e2e_tests::{
+    Canary, Cluster, Proxy, RecordedRequest, Release, Setup, apply, eventually, split,
+};
 use futures::try_join;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -26,17 +28,14 @@ const NAME: &str = "demo";
 /// Seconds until a table is restored, instead of 30.
 const GC_AFTER: &str = "3";
 /// Half of [`GC_AFTER`], in which the plugin looks for such tables more than once.
-const SOON: Duration = Duration::from_millis(1500);
-/// Long enough for the plugin to act after [`GC_AFTER`], if it does.
-const A_WHILE: Duration = Duration::from_secs(8);
+const BEFORE_GC: Duration = Duration::from_millis(1500);
+/// How long a test waits for an unwanted write: longer than [`GC_AFTER`].
+const OBSERVED: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_deleted_rollout_leaves_is_removed_once() -> Result<()> {
-    let mut cluster = Cluster::start_without_controller(RELEASE).await?;
-    if let Err(error) = deletions(&mut cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+async fn the_table_of_a_deleted_rollout_is_restored_once() -> Result<()> {
+    let cluster = Cluster::start_without_controller(RELEASE).await?;
+    cluster.run(deletions).await
 }
 
 async fn deletions(cluster: &mut Cluster) -> Result<()> {
@@ -52,38 +51,45 @@ async fn deletions(cluster: &mut Cluster) -> Result<()> {
     let cluster = &*cluster;
     try_join!(
         async { orphaned(cluster).await.context("orphaned") },
-        async { recreated_soon(cluster).await.context("recreated soon") },
-        async { recreated_late(cluster).await.context("recreated late") },
         async {
-            with_its_namespace(cluster)
+            recreated_before_gc(cluster)
                 .await
-                .context("with its namespace")
+                .context("recreated before GC")
+        },
+        async {
+            recreated_after_gc(cluster)
+                .await
+                .context("recreated after GC")
+        },
+        async {
+            deleted_with_its_namespace(cluster)
+                .await
+                .context("deleted with its namespace")
         },
     )?;
-    // The plugin does not repeat a write.
-    proxy.take_seen();
-    sleep(A_WHILE).await;
-    let seen = proxy.take_seen();
-    let writes = ["create", "update", "patch", "delete"];
-    let written: Vec<_> = seen.iter().filter(|it| writes.contains(&it.verb)).collect();
-    ensure!(written.is_empty(), "{written:?}");
-    all_at_once(cluster, &proxy).await.context("all at once")
+    // The plugin writes nothing again.
+    proxy.take_requests();
+    sleep(OBSERVED).await;
+    let mut writes = proxy.take_requests();
+    writes.retain(RecordedRequest::is_write);
+    ensure!(writes.is_empty(), "{writes:?}");
+    deleted_with_the_crd(cluster, &proxy)
+        .await
+        .context("deleted with the CRD")
 }
 
-/// A canary that pauses at a quarter, and its table as the owner wrote it.
-async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<(Canary, DynamicObject)> {
+/// Deploys a canary and updates it to weight 25. Returns it, and its table before the update.
+async fn deploy_at_25(cluster: &Cluster, namespace: &str) -> Result<(Canary, DynamicObject)> {
     let canary = Canary::deploy(cluster, namespace).await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     Ok((canary, owners))
 }
 
-/// `kubectl delete --cascade=orphan`: the Rollout stays until the garbage collector, which the test stands in for, has
-/// released its ReplicaSets.
+/// `kubectl delete --cascade=orphan`: the Rollout exists until the garbage collector has orphaned its ReplicaSets. The test
+/// removes the finalizer, because no garbage collector runs.
 async fn orphaned(cluster: &Cluster) -> Result<()> {
-    let (canary, owners) = at_a_quarter(cluster, "orphaned").await?;
+    let (canary, owners) = deploy_at_25(cluster, "orphaned").await?;
     let orphan = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Orphan),
         ..DeleteParams::default()
@@ -104,15 +110,15 @@ async fn orphaned(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The calls of the new Rollout restore the table, not the garbage collector of the plugin.
-async fn recreated_soon(cluster: &Cluster) -> Result<()> {
-    let (canary, owners) = at_a_quarter(cluster, "recreated-soon").await?;
+/// The calls of the new Rollout restore the table, and the plugin's garbage collection does not.
+async fn recreated_before_gc(cluster: &Cluster) -> Result<()> {
+    let (canary, owners) = deploy_at_25(cluster, "recreated-before-gc").await?;
     let rollout = canary.rollout().await?;
     canary.delete_rollout().await?;
-    sleep(SOON).await;
+    sleep(BEFORE_GC).await;
     recreate(&canary, rollout).await?;
     canary.restores(&owners).await?;
-    sleep(A_WHILE).await;
+    sleep(OBSERVED).await;
     let events = canary.events().await?;
     let restored = events
         .iter()
@@ -121,15 +127,15 @@ async fn recreated_soon(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn recreated_late(cluster: &Cluster) -> Result<()> {
-    let (canary, owners) = at_a_quarter(cluster, "recreated-late").await?;
+async fn recreated_after_gc(cluster: &Cluster) -> Result<()> {
+    let (canary, owners) = deploy_at_25(cluster, "recreated-after-gc").await?;
     let rollout = canary.rollout().await?;
     canary.delete_rollout().await?;
     canary.restores(&owners).await?;
     canary.event("TrafficRestored").await?;
     let version = canary.table().await?.metadata.resource_version;
     recreate(&canary, rollout).await?;
-    sleep(A_WHILE).await;
+    sleep(OBSERVED).await;
     let table = canary.table().await?;
     ensure!(
         table.metadata.resource_version == version,
@@ -139,7 +145,7 @@ async fn recreated_late(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Rollout again from its manifest, and waits until it is healthy.
+/// Creates the deleted Rollout again without its status, and waits until it is promoted.
 async fn recreate(canary: &Canary, deleted: DynamicObject) -> Result<()> {
     let mut rollout = deleted;
     let metadata = std::mem::take(&mut rollout.metadata);
@@ -152,11 +158,11 @@ async fn recreate(canary: &Canary, deleted: DynamicObject) -> Result<()> {
     canary.promoted().await
 }
 
-/// The API server refuses new objects in a namespace that is being deleted, including Events. There is no namespace controller, so
-/// the test deletes the objects, Rollouts first.
-async fn with_its_namespace(cluster: &Cluster) -> Result<()> {
+/// In a namespace that is being deleted no object can be created, and therefore no Event. No namespace controller runs, so the
+/// test deletes the objects, the Rollout first.
+async fn deleted_with_its_namespace(cluster: &Cluster) -> Result<()> {
     let name = "with-its-namespace";
-    let (canary, owners) = at_a_quarter(cluster, name).await?;
+    let (canary, owners) = deploy_at_25(cluster, name).await?;
     let namespaces: Api<Namespace> = Api::all(cluster.client().clone());
     namespaces.delete(name, &DeleteParams::default()).await?;
     canary.delete_rollout().await?;
@@ -164,14 +170,14 @@ async fn with_its_namespace(cluster: &Cluster) -> Result<()> {
     canary.delete_table().await
 }
 
-/// Deleting the CustomResourceDefinition deletes every Rollout, which is usually a mistake, so the plugin restores no table.
-async fn all_at_once(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
+/// Deleting the CustomResourceDefinition deletes every Rollout. The plugin then restores no table until the CRD exists again.
+async fn deleted_with_the_crd(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client().clone());
-    let (canary, owners) = at_a_quarter(cluster, "all-at-once").await?;
+    let (canary, owners) = deploy_at_25(cluster, "with-the-crd").await?;
     let name = "rollouts.argoproj.io";
-    proxy.take_seen();
+    proxy.take_requests();
     crds.delete(name, &DeleteParams::default()).await?;
-    eventually("the CRD is gone", async || {
+    eventually("the CRD is deleted", async || {
         ensure!(crds.get_opt(name).await?.is_none());
         Ok(())
     })
@@ -183,17 +189,17 @@ async fn all_at_once(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
         Ok(())
     })
     .await?;
-    sleep(A_WHILE).await;
-    let seen = proxy.take_seen();
+    sleep(OBSERVED).await;
+    let requests = proxy.take_requests();
     let is_write = |verb: &str| verb == "patch" || verb == "delete";
-    let written: Vec<_> = seen
+    let written: Vec<_> = requests
         .iter()
         .filter(|it| is_write(it.verb) && it.resource == "routetables")
         .collect();
     ensure!(written.is_empty(), "{written:?}");
     canary.splits(AT_25).await?;
 
-    // The definition is back without the Rollout, so the Rollout counts as deleted.
+    // The CRD exists again, and the Rollout does not.
     apply(cluster.client(), &RELEASE.objects("crds")?).await?;
     canary.restores(&owners).await?;
     ensure!(split(&owners) == IDLE);

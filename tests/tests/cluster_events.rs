@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::AT_25;
-use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run};
+use e2e_tests::updates::AT_25;
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run, trials};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -14,7 +14,7 @@ use serde_json::json;
 const COMPONENT: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const NAMESPACE: &str = "events";
 
-/// Finds Events as `kubectl describe` does, by the uid of the object.
+/// Lists the Events of an object with this reason, like `kubectl describe`: by the uid of the object.
 async fn described(cluster: &Cluster, object: &DynamicObject, reason: &str) -> Result<Vec<Event>> {
     let uid = object.metadata.uid.as_deref().context("no uid")?;
     let name = object.metadata.name.as_deref().context("no name")?;
@@ -26,8 +26,8 @@ async fn described(cluster: &Cluster, object: &DynamicObject, reason: &str) -> R
         .list(&ListParams::default().fields(&selector))
         .await?;
     let found = found.items.into_iter();
-    let is_meant = |event: &Event| event.reason.as_deref() == Some(reason);
-    Ok(found.filter(is_meant).collect())
+    let has_reason = |event: &Event| event.reason.as_deref() == Some(reason);
+    Ok(found.filter(has_reason).collect())
 }
 
 fn objects(cluster: &Cluster, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
@@ -35,14 +35,14 @@ fn objects(cluster: &Cluster, group: &str, version: &str, kind: &str) -> Api<Dyn
     Api::namespaced_with(cluster.client().clone(), NAMESPACE, &resource)
 }
 
-/// The controller does not show that Gloo rejected a table. An Event on the Rollout and one on the table show it. The controller
-/// asks every 10 s, and each time the count is raised.
-async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
+/// D-36: the controller does not show that Gloo rejects a table, so the plugin writes Events about the Rollout and the table. The
+/// controller calls every 10 s, and each call increases the count.
+async fn a_rejection_by_gloo_is_an_event_of_the_rollout_and_of_the_table(
     cluster: &Cluster,
 ) -> Result<()> {
     let canary = Canary::deploy(cluster, NAMESPACE).await?;
     let tables = objects(cluster, "networking.gloo.solo.io", "v2", "RouteTable");
-    let gloo_says = async |approval: &str| -> Result<()> {
+    let set_approval = async |approval: &str| -> Result<()> {
         let generation = canary.table().await?.metadata.generation;
         let state = json!({
             "approval": approval, "observedGeneration": generation, "message": "no Service reviews",
@@ -54,11 +54,11 @@ async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
             .await?;
         Ok(())
     };
-    // From now on the plugin waits for Gloo's status.
-    gloo_says("ACCEPTED").await?;
+    // With a status in the table, the plugin waits for Gloo's approval of each change.
+    set_approval("ACCEPTED").await?;
     canary.change_image("registry.example.com/demo:2").await?;
     canary.splits(AT_25).await?;
-    gloo_says("INVALID").await?;
+    set_approval("INVALID").await?;
 
     let rollout = objects(cluster, "argoproj.io", "v1alpha1", "Rollout")
         .get("demo")
@@ -67,7 +67,7 @@ async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
         let kind = object.types.as_ref().map(|types| types.kind.clone());
         let kind = kind.unwrap_or_default();
         eventually(
-            &format!("the Event about the {kind} is counted"),
+            &format!("the Event about the {kind} has a count of 2"),
             async || {
                 let events = described(cluster, &object, "GlooRejected").await?;
                 let [event] = events.as_slice() else {
@@ -90,17 +90,14 @@ async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
     let status = run(cluster.kubeconfig(), "status").await?;
     status.check(1, &["INVALID: no Service reviews"])?;
 
-    gloo_says("ACCEPTED").await?;
+    set_approval("ACCEPTED").await?;
     canary.paused_at(1).await
 }
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
-            a_refusal_of_gloo_is_described_with_the_rollout_and_the_table,
+        Ok(trials![suite:
+            a_rejection_by_gloo_is_an_event_of_the_rollout_and_of_the_table,
         ])
     })
 }

@@ -43,8 +43,8 @@ fn stable_ingress() -> Value {
     })
 }
 
-/// Returns the Service of each path, and the annotations of the canary.
-fn shown(ingress: &Ingress) -> String {
+/// Describes the Service of each path and the annotations.
+fn describe(ingress: &Ingress) -> String {
     let rules = ingress
         .spec
         .iter()
@@ -68,15 +68,18 @@ fn shown(ingress: &Ingress) -> String {
     services.chain(annotations).collect::<Vec<_>>().join(", ")
 }
 
-async fn refused(router: &RouterClient, stable_ingress: &str, expect: &str) -> Result<()> {
+async fn check_refused(router: &RouterClient, stable_ingress: &str, expect: &str) -> Result<()> {
     let answer = router.set_weight(&rollout(stable_ingress)?, 25, &[]).await;
     let text = answer.err().map(|error| error.to_string());
     let text = text.unwrap_or_default();
-    ensure!(text.contains(expect), "{text:?} does not say {expect:?}");
+    ensure!(
+        text.contains(expect),
+        "{text:?} does not contain {expect:?}"
+    );
     Ok(())
 }
 
-async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster) -> Result<()> {
+async fn the_nginx_router_sets_the_weight_of_a_canary_ingress(cluster: &Cluster) -> Result<()> {
     cluster.create_namespace(NAMESPACE).await?;
     apply(
         cluster.client(),
@@ -89,7 +92,7 @@ async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster
     let program = directory.join("nginx_router");
     ensure!(
         program.is_file(),
-        "EXAMPLES_DIR must be where the examples are built, it is {directory:?}"
+        "EXAMPLES_DIR must be the directory of the built examples, it is {directory:?}"
     );
     let mut command = Command::new(program);
     command.env("KUBECONFIG", cluster.controller_kubeconfig());
@@ -103,7 +106,7 @@ async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster
         let expect = format!(
             "/ to reviews-canary, /ratings to ratings, canary=true, canary-weight={weight}, canary-weight-total=100"
         );
-        ensure!(shown(&canary) == expect, "{}", shown(&canary));
+        ensure!(describe(&canary) == expect, "{}", describe(&canary));
 
         router.set_weight(&rollout("shop")?, weight, &[]).await?;
         let again = ingresses.get(CANARY).await?;
@@ -114,21 +117,21 @@ async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster
     }
     let stable = ingresses.get("shop").await?;
     ensure!(
-        shown(&stable) == "/ to reviews, /ratings to ratings",
+        describe(&stable) == "/ to reviews, /ratings to ratings",
         "{}",
-        shown(&stable)
+        describe(&stable)
     );
 
-    refused(
+    check_refused(
         &router,
         "gone",
         "ingresses.networking.k8s.io \"gone\" not found",
     )
     .await?;
-    refused(&router, CANARY, "no path leads to service reviews").await?;
+    check_refused(&router, CANARY, "no path leads to service reviews").await?;
     ensure!(
         plugin.quit().await?.graceful,
-        "the plugin did not end when asked"
+        "the plugin did not exit after the request to quit"
     );
     Ok(())
 }
@@ -136,8 +139,8 @@ async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster
 fn main() -> Result<ExitCode> {
     Suite::run(None, |suite| {
         Ok(vec![suite.trial(
-            "the_nginx_router_keeps_a_canary_ingress_at_the_weight",
-            the_nginx_router_keeps_a_canary_ingress_at_the_weight,
+            "the_nginx_router_sets_the_weight_of_a_canary_ingress",
+            the_nginx_router_sets_the_weight_of_a_canary_ingress,
         )])
     })
 }

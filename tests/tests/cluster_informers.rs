@@ -1,5 +1,5 @@
-//! Our informers and kube-runtime's reflectors watch the same objects while the API server restarts and etcd is compacted. At the
-//! end both have the objects of the API server.
+//! Our informers and kube-runtime's reflectors watch the same objects while the API server is restarted and etcd is compacted.
+//! In the end both must have the objects of the API server.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// `namespace/name` and version of each object.
 type Objects = BTreeMap<String, String>;
 
-/// The objects of a kind in the API server, and changes to them.
+/// A kind whose objects the test changes and lists.
 struct Kind {
     client: Client,
     resource: ApiResource,
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    fn everywhere(&self) -> Api<DynamicObject> {
+    fn all_namespaces(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &self.resource)
     }
 
@@ -70,8 +70,8 @@ impl Kind {
         let name = format!("o{}", random / 2 % NAMES);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &self.resource);
-        let is_there = api.get_opt(&name).await?.is_some();
-        if !is_there {
+        let exists = api.get_opt(&name).await?.is_some();
+        if !exists {
             let mut object: DynamicObject = serde_json::from_value((self.object)(random))?;
             object.metadata.name = Some(name);
             api.create(&PostParams::default(), &object).await?;
@@ -86,12 +86,12 @@ impl Kind {
     }
 
     async fn listed(&self) -> Result<Objects> {
-        let objects = self.everywhere().list(&ListParams::default()).await?;
-        Ok(objects.iter().map(shown).collect())
+        let objects = self.all_namespaces().list(&ListParams::default()).await?;
+        Ok(objects.iter().map(key_and_version).collect())
     }
 }
 
-fn shown(object: &DynamicObject) -> (String, String) {
+fn key_and_version(object: &DynamicObject) -> (String, String) {
     let namespace = object.namespace().unwrap_or_default();
     let version = object.resource_version().unwrap_or_default();
     (format!("{namespace}/{}", object.name_any()), version)
@@ -125,15 +125,15 @@ fn rollout(number: u64) -> Value {
 }
 
 /// Returns the objects of an informer.
-fn known<K: Keep>(informer: &Informer<K>) -> Objects {
+fn of_informer<K: Keep>(informer: &Informer<K>) -> Objects {
     let objects = informer.all();
-    let shown = objects
+    let versions = objects
         .iter()
         .map(|it| (it.key().to_string(), it.version().to_owned()));
-    shown.collect()
+    versions.collect()
 }
 
-/// Watches a kind with kube-runtime's reflector.
+/// Starts a reflector of kube-runtime for a kind.
 fn reflect<R: Resource>(
     client: &Client,
     tasks: &mut JoinSet<()>,
@@ -147,11 +147,16 @@ fn reflect<R: Resource>(
     store
 }
 
-fn reflected(store: &reflector::Store<DynamicObject>) -> Objects {
-    store.state().iter().map(|object| shown(object)).collect()
+/// Returns the objects of a reflector.
+fn of_reflector(store: &reflector::Store<DynamicObject>) -> Objects {
+    store
+        .state()
+        .iter()
+        .map(|object| key_and_version(object))
+        .collect()
 }
 
-/// Compacts etcd up to `revision`.
+/// Compacts etcd: discards all versions before `revision`.
 async fn compact(cluster: &Cluster, revision: &str) -> Result<()> {
     let body = json!({"revision": revision, "physical": true}).to_string();
     let mut etcd = TcpStream::connect(("127.0.0.1", cluster.etcd())).await?;
@@ -168,7 +173,9 @@ async fn compact(cluster: &Cluster, revision: &str) -> Result<()> {
 }
 
 /// D-11
-async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) -> Result<()> {
+async fn informers_and_reflectors_have_equal_objects_after_restarts(
+    cluster: &mut Cluster,
+) -> Result<()> {
     for namespace in NAMESPACES {
         cluster.create_namespace(namespace).await?;
     }
@@ -178,7 +185,7 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
         Kind::new::<Rollout>(&client, rollout),
     ];
     let store = Arc::new(KubeRouteStore::with_client(client.clone(), TIMEOUT));
-    // With the informers of the router and of the generator.
+    // Informers with the scopes and the content of the router and of the generator.
     let tables = Informer::new(Arc::clone(&store), TableKeeper::new(|_| Ok(Vec::new())));
     tables.follow_all();
     let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
@@ -204,12 +211,15 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
                 change.with_context(|| format!("round {round}"))?;
             }
         }
-        let listed = kinds[0].everywhere().list(&ListParams::default()).await?;
+        let listed = kinds[0]
+            .all_namespaces()
+            .list(&ListParams::default())
+            .await?;
         let version = listed
             .metadata
             .resource_version
             .context("a list without version")?;
-        // Compacts once while all are connected, and once while none is.
+        // The first compaction happens while all watches are open, the others while the API server is down.
         if round == 0 {
             compact(cluster, &version).await?;
         } else {
@@ -221,36 +231,39 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
     }
     ensure!(
         tables.status().scopes.iter().any(|it| it.restarts > 0),
-        "no watch was cut"
+        "no watch was restarted"
     );
-    eventually("all have what the API server has", async || {
-        let [of_tables, of_rollouts] = &kinds;
-        let (of_tables, of_rollouts) = (of_tables.listed().await?, of_rollouts.listed().await?);
+    eventually("all have the objects of the API server", async || {
+        let (listed_tables, listed_rollouts) = (kinds[0].listed().await?, kinds[1].listed().await?);
         ensure!(
-            !of_tables.is_empty() && !of_rollouts.is_empty(),
-            "nothing is left"
+            !listed_tables.is_empty() && !listed_rollouts.is_empty(),
+            "no object is left"
         );
-        ensure!(known(&tables) == of_tables, "tables: {:?}", known(&tables));
         ensure!(
-            known(&documents) == of_tables,
+            of_informer(&tables) == listed_tables,
+            "tables: {:?}",
+            of_informer(&tables)
+        );
+        ensure!(
+            of_informer(&documents) == listed_tables,
             "documents: {:?}",
-            known(&documents)
+            of_informer(&documents)
         );
         ensure!(
-            known(&rollouts) == of_rollouts,
+            of_informer(&rollouts) == listed_rollouts,
             "rollouts: {:?}",
-            known(&rollouts)
+            of_informer(&rollouts)
         );
         let [tables, rollouts] = &reflectors;
         ensure!(
-            reflected(tables) == of_tables,
+            of_reflector(tables) == listed_tables,
             "reflected: {:?}",
-            reflected(tables)
+            of_reflector(tables)
         );
         ensure!(
-            reflected(rollouts) == of_rollouts,
+            of_reflector(rollouts) == listed_rollouts,
             "reflected: {:?}",
-            reflected(rollouts)
+            of_reflector(rollouts)
         );
         Ok(())
     })
@@ -259,11 +272,12 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
 }
 
 fn main() -> ExitCode {
-    let name = "after_chaos_informers_have_what_reflectors_have";
+    let name = "informers_and_reflectors_have_equal_objects_after_restarts";
     let trial = Trial::test(name, || {
         let run = async {
             let mut cluster = Cluster::start_without_controller(Release::V1_9).await?;
-            let outcome = after_chaos_informers_have_what_reflectors_have(&mut cluster).await;
+            let outcome =
+                informers_and_reflectors_have_equal_objects_after_restarts(&mut cluster).await;
             let outcome = outcome.map_err(|error| cluster.with_logs(error));
             cluster.stop().await?;
             outcome

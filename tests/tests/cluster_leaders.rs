@@ -1,21 +1,17 @@
-//! Two controllers with leader election, each with a process of the plugin: only the leader's plugin writes between the calls, and
-//! the next leader continues the update.
+//! Leader election with two controllers, each with its process of the plugin: only the leader's plugin writes between the calls,
+//! and the next leader continues the update.
 //!
-//! All processes have the same host name here, as with `hostNetwork`. A plugin recognises its controller by the holder of the Lease
-//! at its first call.
-
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a missing key of a JSON value fails the test"
-)]
+//! All processes share a host name here, like Pods with `hostNetwork`. A plugin distinguishes its own controller from another one
+//! by the Lease holder that it saw at its first call.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
+use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, PAUSES};
 use e2e_tests::{
-    Canary, Cluster, PLUGIN_NAME, Passes, Proxy, Release, SHORT_ELECTION, Setup, eventually, split,
+    Canary, Cluster, PLUGIN_NAME, Passes, Proxy, RecordedRequest, Release, SHORT_ELECTION, Setup,
+    eventually, split,
 };
 use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -25,15 +21,14 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::sleep;
 
-const IMAGE: &str = "registry.example.com/demo:2";
 const LEASE: &str = "argo-rollouts-controller-lock";
-/// With a Lease of 8 s and this timeout of 1 s, the plugin may write for 5 s.
+/// With a request timeout of 1 s, the plugin writes in the first 5 s of an 8 s Lease.
 const TIMEOUT: &str = "GLOO_PLUGIN_REQUEST_TIMEOUT";
-/// How many Rollouts a new leader finds at rest.
-const AT_REST: u64 = 60;
-/// Long enough for a repair.
-const A_WHILE: Duration = Duration::from_secs(4);
-/// The second name of the plugin.
+/// Number of Rollouts without an update that a new leader finds.
+const WITHOUT_UPDATE: u64 = 60;
+/// How long a test waits for an unwanted repair.
+const OBSERVED: Duration = Duration::from_secs(4);
+/// The second name of a plugin that is registered with two names.
 const ANOTHER_NAME: &str = "example/gloo";
 
 /// Runs a test in a separate cluster without a controller.
@@ -41,11 +36,8 @@ async fn in_cluster(
     release: Release,
     test: impl AsyncFnOnce(&mut Cluster) -> Result<()>,
 ) -> Result<()> {
-    let mut cluster = Cluster::start_without_controller(release).await?;
-    if let Err(error) = test(&mut cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+    let cluster = Cluster::start_without_controller(release).await?;
+    cluster.run(test).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,6 +49,15 @@ async fn a_leader_that_was_frozen_writes_nothing() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_with_an_instance_id_that_was_frozen_writes_nothing() -> Result<()> {
     frozen(Release::V1_10, Some("blue")).await
+}
+
+/// Returns the setup of a controller with a short Lease.
+fn short_election<'a>(variables: &'a [(&'a str, &'a Path)]) -> Setup<'a> {
+    Setup {
+        flags: &SHORT_ELECTION,
+        variables,
+        ..Setup::default()
+    }
 }
 
 async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
@@ -78,14 +79,12 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
             None => Canary::deploy(cluster, "frozen").await?,
         };
         let owners = canary.table().await?;
-        canary.change_image(IMAGE).await?;
-        canary.paused_at(1).await?;
-        canary.splits(AT_25).await?;
+        canary.update_to_25().await?;
 
-        // It has not written between the calls yet. It learned the holder of the Lease with its first call.
+        // The plugin has made no write between the calls yet. It knows the Lease holder from its first call.
         let mut frozen = cluster.take_controller()?;
         frozen.freeze()?;
-        proxy.take_seen();
+        proxy.take_requests();
         let second = Setup {
             variables: &[(TIMEOUT, Path::new("1"))],
             ..first
@@ -94,16 +93,16 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         let canary = canary.of_controller(cluster.controller()?);
         canary.idle().await?;
 
-        // Its plugin observes drift, and its controller does not know yet that it lost the Lease.
+        // The plugin sees drift. Its controller is frozen and does not know yet that it lost the Lease.
         frozen.thaw_plugins()?;
-        let mut seen = Vec::new();
-        eventually("the plugin asks who the leader is", async || {
+        let mut requests = Vec::new();
+        eventually("the plugin reads the Lease", async || {
             canary.revert_table(&owners).await?;
-            seen.extend(proxy.take_seen());
-            let asked = seen
+            requests.extend(proxy.take_requests());
+            let has_read = requests
                 .iter()
                 .any(|it| (it.verb, &*it.resource) == ("get", "leases"));
-            ensure!(asked, "{seen:?}");
+            ensure!(has_read, "{requests:?}");
             Ok(())
         })
         .await?;
@@ -112,13 +111,13 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         canary.aborted().await?;
         canary.restores(&owners).await?;
 
-        // The controller may make one more pass with its outdated cache before it notices and exits.
+        // The controller may reconcile with its old state before it notices the lost Lease and exits.
         frozen.thaw()?;
-        frozen.gives_up().await?;
-        seen.extend(proxy.take_seen());
-        let writes = ["create", "update", "patch", "delete"];
-        seen.retain(|it| writes.contains(&it.verb) && it.resource == "routetables");
-        ensure!(seen.is_empty(), "it wrote: {seen:?}");
+        frozen.exits().await?;
+        requests.extend(proxy.take_requests());
+        let is_write = |it: &RecordedRequest| it.is_write() && it.resource == "routetables";
+        requests.retain(is_write);
+        ensure!(requests.is_empty(), "it wrote: {requests:?}");
         canary.restores(&owners).await
     })
     .await
@@ -129,19 +128,15 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
 async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
-        let setup = Setup {
-            flags: &SHORT_ELECTION,
-            variables: &[(TIMEOUT, Path::new("1"))],
-            ..Setup::default()
-        };
-        cluster.register_and_start(release, setup).await?;
+        let timeout = [(TIMEOUT, Path::new("1"))];
+        cluster
+            .register_and_start(release, short_election(&timeout))
+            .await?;
         let canary = Canary::deploy(cluster, "clock").await?;
         let owners = canary.table().await?;
-        canary.change_image(IMAGE).await?;
-        canary.paused_at(1).await?;
-        canary.splits(AT_25).await?;
+        canary.update_to_25().await?;
 
-        // A frozen controller does not renew the Lease, so the Lease has the values that the test writes.
+        // The frozen controller does not renew the Lease, so that only the test writes it.
         let controller = cluster.controller()?;
         controller.freeze()?;
         controller.thaw_plugins()?;
@@ -168,14 +163,14 @@ async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
                 continue;
             }
             let version = canary.table().await?.metadata.resource_version;
-            sleep(A_WHILE).await;
+            sleep(OBSERVED).await;
             let now = canary.table().await?;
             ensure!(
                 now.metadata.resource_version == version,
                 "{case}: {}",
                 split(&now)
             );
-            // An edit, so that the next revert is a change of the table.
+            // A changed table, so that the next revert is a change too.
             canary
                 .edit_table(|table| table.data["spec"]["weight"] = json!(1))
                 .await?;
@@ -186,21 +181,16 @@ async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
+async fn the_next_leader_continues_the_update() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
-        let setup = Setup {
-            flags: &SHORT_ELECTION,
-            variables: &[(TIMEOUT, Path::new("1"))],
-            ..Setup::default()
-        };
+        let timeout = [(TIMEOUT, Path::new("1"))];
+        let setup = short_election(&timeout);
         cluster.register_and_start(release, setup).await?;
         let canary = Canary::deploy(cluster, "taken-over").await?;
         let owners = canary.table().await?;
         let history = canary.watch_table().await?;
-        canary.change_image(IMAGE).await?;
-        canary.paused_at(1).await?;
-        canary.splits(AT_25).await?;
+        canary.update_to_25().await?;
 
         cluster.add_controller(release, setup)?;
         cluster.take_controller()?.stop().await?;
@@ -211,31 +201,25 @@ async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
         canary.revert_table(&owners).await?;
         canary.splits(AT_50).await?;
         canary.promote().await?;
-        canary.paused_at(5).await?;
-        canary.splits(AT_100).await?;
-        canary.promote().await?;
+        canary.promote_at(&[(5, AT_100)]).await?;
         canary.healthy().await?;
         canary.restores(&owners).await?;
         let expected = [IDLE, AT_25, AT_50, IDLE, AT_50, AT_100, IDLE];
-        eventually("the watch has seen the last revision", async || {
-            let seen = history.splits();
-            ensure!(seen == expected, "{seen:#?}");
-            Ok(())
-        })
-        .await
+        history.equals(&expected).await
     })
     .await
 }
 
-/// Every request takes half a second: without a cache, a new leader with thousands of Rollouts would be busy for hours.
+/// Every request is delayed by 500 ms. The new leader must list and not get each object, which would take hours for thousands of
+/// Rollouts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_leader_reads_no_object_by_itself_for_rollouts_at_rest() -> Result<()> {
+async fn a_new_leader_gets_no_single_object_for_rollouts_without_an_update() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
         cluster
             .register_and_start(release, Setup::default())
             .await?;
-        let names: Vec<String> = (0..AT_REST)
+        let names: Vec<String> = (0..WITHOUT_UPDATE)
             .map(|number| format!("rest-{number}"))
             .collect();
         let shared = &*cluster;
@@ -243,31 +227,31 @@ async fn a_new_leader_reads_no_object_by_itself_for_rollouts_at_rest() -> Result
         cluster.take_controller()?.stop().await?;
 
         let proxy = Proxy::start(cluster).await?;
-        proxy.delay(Duration::from_millis(500));
+        proxy.set_delay(Duration::from_millis(500));
         let next = Setup {
             variables: &[("KUBECONFIG", proxy.kubeconfig())],
             ..Setup::default()
         };
         cluster.add_controller(release, next)?;
         let mut passes = Passes::of(cluster)?;
-        eventually("each Rollout has had a pass", async || {
-            passes.look().await?;
+        eventually("each Rollout was reconciled", async || {
+            passes.scrape().await?;
             let passes = passes.by_result();
-            ensure!(passes.values().sum::<u64>() >= AT_REST, "{passes:?}");
+            ensure!(passes.values().sum::<u64>() >= WITHOUT_UPDATE, "{passes:?}");
             Ok(())
         })
         .await?;
-        let mut seen = proxy.take_seen();
-        seen.retain(|it| it.verb == "get" && it.resource != "leases");
-        ensure!(seen.is_empty(), "{seen:?}");
+        let mut reads = proxy.take_requests();
+        reads.retain(|it| it.verb == "get" && it.resource != "leases");
+        ensure!(reads.is_empty(), "{reads:?}");
         Ok(())
     })
     .await
 }
 
-/// One controller then runs two processes of the plugin, which do not know each other.
+/// The controller runs a process for each name. The processes do not know of each other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
+async fn processes_of_a_plugin_with_two_names_do_not_revert_each_other() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
         let setup = Setup {
@@ -287,23 +271,17 @@ async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
         let owners = canary.table().await?;
         let history = canary.watch_table().await?;
 
-        canary.change_image(IMAGE).await?;
-        canary.paused_at(1).await?;
-        canary.splits(AT_25).await?;
+        canary.update_to_25().await?;
         let processes = cluster.controller()?.plugins()?;
         ensure!(processes.len() == 2, "{processes:?}");
         canary.revert_table(&owners).await?;
-        for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
-            canary.paused_at(step).await?;
-            canary.splits(expected).await?;
-            canary.promote().await?;
-        }
+        canary.promote_at(&PAUSES).await?;
         canary.healthy().await?;
         canary.restores(&owners).await?;
         let expected = [IDLE, AT_25, IDLE, AT_25, AT_50, AT_100, IDLE];
-        eventually("the watch has seen the last revision", async || {
+        eventually("the watch has delivered the last revision", async || {
             let mut seen = history.splits();
-            // Each process may write each change.
+            // Each change is written once, or by both processes.
             ensure!(
                 seen.windows(3).all(|it| it[0] != it[1] || it[1] != it[2]),
                 "{seen:#?}"

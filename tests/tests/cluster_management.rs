@@ -1,14 +1,14 @@
-//! Real rollouts in workload clusters whose RouteTables are in a management cluster. Each cluster has an API server, and the plugin
-//! uses the account of `deploy` in the management cluster.
+//! Real rollouts in workload clusters, whose RouteTables are in a management cluster. Each cluster has an API server. The plugin
+//! has the account of `deploy/management-cluster` in the management cluster.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e_tests::walks::{AT_25, IDLE};
+use e2e_tests::updates::{AT_25, IDLE};
 use e2e_tests::{
-    Canary, Cluster, Proxy, Release, SHORT_ELECTION, Setup, Sickness, parse, run, split,
+    ApiServerFault, Canary, Cluster, Proxy, Release, SHORT_ELECTION, Setup, parse, run, split,
 };
 use gloo_types::{Resource as _, RouteTable};
 use kube::Api;
@@ -22,7 +22,8 @@ const ACCOUNT: &str = include_str!("../../deploy/management-cluster/account.yaml
 const NAMESPACE: &str = "across";
 const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// A table of a deleted Rollout is restored after 1 s, and one of a Rollout that was never seen after 20 times as long.
+/// Longer than the time after which the plugin would restore the table of an unknown Rollout: 20 s, which is 20 times
+/// `GLOO_PLUGIN_GC_AFTER`.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(22);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,36 +31,34 @@ async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
     let (mut management, kubeconfig) = with_gloo().await?;
     let local = workload("east", &kubeconfig).await?;
     let flags = format!("--kubeconfig {} --cluster-name east", kubeconfig.display());
-    if let Err(error) = walk(&local, &mut management, &flags).await {
-        return Err(local.with_logs(error));
-    }
-    local.stop().await
+    local
+        .run(async |local| update(local, &mut management, &flags).await)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workload_clusters_with_equal_names_leave_each_others_marks() -> Result<()> {
+async fn rollouts_of_the_same_name_in_two_clusters_keep_each_others_tables() -> Result<()> {
     let (management, kubeconfig) = with_gloo().await?;
     let east = workload("east", &kubeconfig).await?;
     let west = workload("west", &kubeconfig).await?;
-    if let Err(error) = equal_names(&east, &west, &management).await {
-        return Err(west.with_logs(error));
-    }
-    east.stop().await?;
-    west.stop().await
+    let test = async |west: &mut Cluster| {
+        same_name(&east, west, &management).await?;
+        east.stop().await
+    };
+    west.run(test).await
 }
 
-/// The plugin can still reach the management cluster, but not the Lease in its own cluster.
+/// The plugin still reaches the management cluster, but not the cluster of the Lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_loses_its_api_server_writes_nothing() -> Result<()> {
     let (management, kubeconfig) = with_gloo().await?;
-    let mut local = Cluster::start_without_controller(RELEASE).await?;
-    if let Err(error) = cut_off(&mut local, &management, &kubeconfig).await {
-        return Err(local.with_logs(error));
-    }
-    local.stop().await
+    let local = Cluster::start_without_controller(RELEASE).await?;
+    local
+        .run(async |local| disconnect(local, &management, &kubeconfig).await)
+        .await
 }
 
-async fn cut_off(local: &mut Cluster, management: &Cluster, kubeconfig: &Path) -> Result<()> {
+async fn disconnect(local: &mut Cluster, management: &Cluster, kubeconfig: &Path) -> Result<()> {
     let proxy = Proxy::start(local).await?;
     let variables = [
         ("GLOO_PLUGIN_KUBECONFIG", kubeconfig),
@@ -73,19 +72,17 @@ async fn cut_off(local: &mut Cluster, management: &Cluster, kubeconfig: &Path) -
         ..Setup::default()
     };
     local.register_and_start(RELEASE, setup).await?;
-    let canary = Canary::deploy_across(local, management, "cut", "demo").await?;
+    let canary = Canary::deploy_across(local, management, "disconnected", "demo").await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary.revert_table(&owners).await?;
     canary.splits(AT_25).await?;
 
-    proxy.suffer(Some(Sickness::Frozen));
+    proxy.set_fault(Some(ApiServerFault::Frozen));
     canary.revert_table(&owners).await?;
     let version = canary.table().await?.metadata.resource_version;
     let mut controller = local.take_controller()?;
-    controller.gives_up().await?;
+    controller.exits().await?;
     let table = canary.table().await?;
     ensure!(
         table.metadata.resource_version == version,
@@ -105,7 +102,7 @@ async fn cut_off(local: &mut Cluster, management: &Cluster, kubeconfig: &Path) -
     canary.restores(&owners).await
 }
 
-/// A cluster with Gloo, and the kubeconfig of the plugin's account there.
+/// Starts a management cluster, and returns it with the kubeconfig of the plugin's account there.
 async fn with_gloo() -> Result<(Cluster, PathBuf)> {
     let management = Cluster::start_empty().await?;
     management.create_namespace("gloo-mesh").await?;
@@ -116,7 +113,7 @@ async fn with_gloo() -> Result<(Cluster, PathBuf)> {
     Ok((management, kubeconfig))
 }
 
-/// A cluster with Rollouts, whose plugin has this `--cluster-name`.
+/// Starts a workload cluster whose plugin has this cluster name.
 async fn workload(name: &str, kubeconfig: &Path) -> Result<Cluster> {
     let variables = [
         ("GLOO_PLUGIN_KUBECONFIG", kubeconfig),
@@ -130,16 +127,14 @@ async fn workload(name: &str, kubeconfig: &Path) -> Result<Cluster> {
     Cluster::start_with(RELEASE, setup).await
 }
 
-async fn equal_names(east: &Cluster, west: &Cluster, management: &Cluster) -> Result<()> {
+async fn same_name(east: &Cluster, west: &Cluster, management: &Cluster) -> Result<()> {
     let in_east = Canary::deploy_across(east, management, NAMESPACE, "east").await?;
     let in_west = Canary::deploy_across(west, management, NAMESPACE, "west").await?;
-    // In a cluster without any Rollout the plugin restores no table.
+    // In a cluster without Rollouts the plugin restores no tables.
     Canary::deploy_across(west, management, "another", "another").await?;
     let original = in_west.table().await?;
     for canary in [&in_east, &in_west] {
-        canary.change_image("registry.example.com/demo:2").await?;
-        canary.paused_at(1).await?;
-        canary.splits(AT_25).await?;
+        canary.update_to_25().await?;
     }
     let version = in_east.table().await?.metadata.resource_version;
     in_west.delete_rollout().await?;
@@ -152,16 +147,17 @@ async fn equal_names(east: &Cluster, west: &Cluster, management: &Cluster) -> Re
     in_east.splits(IDLE).await
 }
 
-async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<()> {
+async fn update(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<()> {
     let canary = Canary::deploy_across(local, management, NAMESPACE, "demo").await?;
     let original = canary.table().await?;
 
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     ensure!(record(&canary).await?.contains(r#""across/demo@east":"#));
-    let beside = split(&table_beside(local).await?);
-    ensure!(beside == IDLE, "the table beside the Rollout: {beside}");
+    let local_table = split(&local_table(local).await?);
+    ensure!(
+        local_table == IDLE,
+        "the table in the Rollout's cluster: {local_table}"
+    );
 
     let user = local.controller_kubeconfig();
     let status = run(user, &format!("status {flags}")).await?;
@@ -177,16 +173,16 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
         ],
     )?;
 
-    // While the management cluster is down, the Rollout waits; the abort is carried out when the cluster is back. A Rollout at rest
-    // is not affected.
+    // While the management cluster is down, an aborted Rollout waits, and a Rollout without an update gets no error Events. The
+    // abort ends when the management cluster is up again.
     let resting = Canary::deploy_across(local, management, "resting", "demo").await?;
     resting.idle().await?;
     let earlier = resting.events().await?;
     management.stop_api_server();
     let outage = async {
         canary.abort().await?;
-        let said = canary.event("TrafficRoutingError").await?;
-        ensure!(said.contains("RouteTable across/demo"), "{said}");
+        let message = canary.event("TrafficRoutingError").await?;
+        ensure!(message.contains("RouteTable across/demo"), "{message}");
         for limit in 1..=outage_seconds()? {
             resting
                 .change_spec(json!({ "revisionHistoryLimit": limit }))
@@ -211,20 +207,21 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
     canary.restores(&original).await
 }
 
-/// How long the management cluster is down. `cargo xtask soak --chaos` sets ten minutes.
+/// Returns how long the management cluster is down. `cargo xtask soak --chaos` sets ten minutes.
 fn outage_seconds() -> Result<u32> {
     let seconds = env::var("CHAOS_OUTAGE_SECONDS").ok();
     Ok(seconds.map_or(Ok(5), |seconds| seconds.parse())?)
 }
 
+/// Returns the plugin's annotation of the RouteTable.
 async fn record(canary: &Canary) -> Result<String> {
     let table = canary.table().await?;
     let annotations = table.metadata.annotations.unwrap_or_default();
     Ok(annotations.get(RECORD).cloned().unwrap_or_default())
 }
 
-/// The RouteTable of the same name in the Rollout's own cluster.
-async fn table_beside(local: &Cluster) -> Result<DynamicObject> {
+/// Returns the RouteTable of the same name in the Rollout's cluster.
+async fn local_table(local: &Cluster) -> Result<DynamicObject> {
     let kind = GroupVersionKind::gvk(RouteTable::GROUP, RouteTable::VERSION, RouteTable::KIND);
     let tables: Api<DynamicObject> = Api::namespaced_with(
         local.client().clone(),

@@ -1,29 +1,28 @@
-//! Real rollouts by the newest controller, with the features that only it offers to plugins: ping-pong and mirror steps.
+//! Real rollouts by the newest controller, with ping-pong and mirror steps, which older controllers do not pass to plugins.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, AT_100, a_promoted_canary_returns_the_table};
-use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run};
+use e2e_tests::updates::{AT_25, AT_100, IMAGE, a_promoted_canary_restores_the_table};
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run, trials};
 use futures::future::try_join_all;
 use serde_json::json;
 
-const IMAGE: &str = "registry.example.com/demo:2";
-
-const BACK_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
+/// The split at weight 25 after ping-pong has swapped the Services.
+const SWAPPED_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
 
 const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 
-/// Mirror steps with a weight that changes in between.
+/// A weight, and then a mirror step at this weight.
 fn mirror_steps() -> serde_json::Value {
     let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
     let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
     json!([{ "setWeight": 25 }, { "pause": {} }, { "setMirrorRoute": mirror }, { "pause": {} }])
 }
 
-async fn mirror_routes_come_and_go_with_their_policies(cluster: &Cluster) -> Result<()> {
+async fn mirror_routes_and_policies_are_created_and_removed(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "mirror").await?;
     let original = canary.table().await?;
 
@@ -34,7 +33,7 @@ async fn mirror_routes_come_and_go_with_their_policies(cluster: &Cluster) -> Res
     canary.paused_at(3).await?;
     canary.splits(MIRRORED).await?;
     let policies = canary.mirror_policies(cluster).await?;
-    ensure!(!policies.is_empty(), "nothing mirrors");
+    ensure!(!policies.is_empty(), "no MirrorPolicy");
     canary.promote().await?;
     canary.healthy().await?;
 
@@ -44,7 +43,7 @@ async fn mirror_routes_come_and_go_with_their_policies(cluster: &Cluster) -> Res
     Ok(())
 }
 
-async fn an_abort_takes_the_mirror_away(cluster: &Cluster) -> Result<()> {
+async fn an_abort_removes_the_mirror_routes(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "mirror-aborted").await?;
     let original = canary.table().await?;
 
@@ -65,16 +64,14 @@ async fn ping_pong_swaps_the_services_and_swaps_them_back(cluster: &Cluster) -> 
     let canary = Canary::deploy_ping_pong(cluster, "ping-pong").await?;
     let original = canary.table().await?;
 
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary.promote_fully().await?;
     canary.healthy().await?;
     canary.splits(AT_100).await?;
 
     canary.change_image("registry.example.com/demo:3").await?;
     canary.paused_at(1).await?;
-    canary.splits(BACK_AT_25).await?;
+    canary.splits(SWAPPED_AT_25).await?;
     canary.promote_fully().await?;
     canary.healthy().await?;
 
@@ -85,15 +82,13 @@ async fn an_abort_keeps_the_stable_service(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy_ping_pong(cluster, "ping-pong-aborted").await?;
     let original = canary.table().await?;
 
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary.abort().await?;
 
     canary.restores(&original).await
 }
 
-/// A folder of `examples/manifests`, and the output of `status` during its update.
+/// Each folder of `examples/manifests`, and a text that `status` shows during its update.
 const EXAMPLES: &[(&str, &str)] = &[
     ("experiment", "-baseline 5, reviews-"),
     ("header-route", "testers *"),
@@ -105,21 +100,21 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("weights", "reviews 76, reviews-canary 4, reviews-legacy 20"),
 ];
 
-async fn each_example_becomes_a_canary_and_is_promoted(cluster: &Cluster) -> Result<()> {
+async fn each_example_is_updated_and_promoted(cluster: &Cluster) -> Result<()> {
     let folders = fs::read_dir("../examples/manifests")?;
     let names = folders.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
     let names = names.collect::<Result<BTreeSet<_>>>()?;
     let tested = EXAMPLES.iter().map(|(folder, _)| (*folder).to_owned());
     ensure!(names == tested.collect(), "{names:?}");
-    let walks = EXAMPLES.iter().map(async |(folder, middle)| {
-        let walk = walk_example(cluster, folder, middle).await;
-        walk.with_context(|| (*folder).to_owned())
+    let updates = EXAMPLES.iter().map(async |(folder, during)| {
+        let outcome = update_example(cluster, folder, during).await;
+        outcome.with_context(|| (*folder).to_owned())
     });
-    try_join_all(walks).await?;
+    try_join_all(updates).await?;
     Ok(())
 }
 
-async fn walk_example(cluster: &Cluster, folder: &str, middle: &str) -> Result<()> {
+async fn update_example(cluster: &Cluster, folder: &str, during: &str) -> Result<()> {
     let canary = Canary::deploy_example(cluster, folder).await?;
     let status = async || run(cluster.kubeconfig(), &format!("status -n {folder}")).await;
     let containers = json!([
@@ -128,16 +123,16 @@ async fn walk_example(cluster: &Cluster, folder: &str, middle: &str) -> Result<(
     canary
         .change_spec(json!({ "template": { "spec": { "containers": containers } } }))
         .await?;
-    eventually("the tables are in the middle of the update", async || {
-        status().await?.check(0, &[middle])
+    eventually("the tables have the split of the update", async || {
+        status().await?.check(0, &[during])
     })
     .await?;
     canary.idle().await?;
     canary.promote_fully().await?;
     canary.healthy().await?;
-    eventually("nothing of the canary is left", async || {
+    eventually("the tables have no parts of the update", async || {
         let left = status().await?.stdout;
-        ensure!(!left.contains(middle), "{left}");
+        ensure!(!left.contains(during), "{left}");
         Ok(())
     })
     .await
@@ -145,16 +140,13 @@ async fn walk_example(cluster: &Cluster, folder: &str, middle: &str) -> Result<(
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_10), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
-            a_promoted_canary_returns_the_table,
+        Ok(trials![suite:
+            a_promoted_canary_restores_the_table,
             ping_pong_swaps_the_services_and_swaps_them_back,
             an_abort_keeps_the_stable_service,
-            mirror_routes_come_and_go_with_their_policies,
-            an_abort_takes_the_mirror_away,
-            each_example_becomes_a_canary_and_is_promoted,
+            mirror_routes_and_policies_are_created_and_removed,
+            an_abort_removes_the_mirror_routes,
+            each_example_is_updated_and_promoted,
         ])
     })
 }

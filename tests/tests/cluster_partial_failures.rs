@@ -8,8 +8,8 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, IDLE};
-use e2e_tests::{Canary, Cluster, Release, Suite, apply, delete, eventually, parse, split};
+use e2e_tests::updates::{AT_25, IDLE, IMAGE};
+use e2e_tests::{Canary, Cluster, Release, Suite, apply, delete, eventually, parse, split, trials};
 use gloo_types::{Resource as _, RouteTable};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -161,7 +161,7 @@ async fn grant(cluster: &Cluster, table: &str, denied: &[&str]) -> Result<()> {
         eventually(
             &format!("{verb} on {table} granted: {granted}"),
             async || {
-                ensure!(may(&controller, verb, table).await? == granted);
+                ensure!(is_allowed(&controller, verb, table).await? == granted);
                 Ok(())
             },
         )
@@ -170,8 +170,12 @@ async fn grant(cluster: &Cluster, table: &str, denied: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the user of `reviews` has permission for a verb on a RouteTable.
-async fn may(reviews: &Api<SelfSubjectAccessReview>, verb: &str, table: &str) -> Result<bool> {
+/// Returns whether the user of `reviews` has permission for a verb on a RouteTable.
+async fn is_allowed(
+    reviews: &Api<SelfSubjectAccessReview>,
+    verb: &str,
+    table: &str,
+) -> Result<bool> {
     let attributes = ResourceAttributes {
         group: Some(RouteTable::GROUP.to_owned()),
         resource: Some(RouteTable::PLURAL.to_owned()),
@@ -205,7 +209,7 @@ async fn at_25(cluster: &Cluster) -> Result<(Canary, Vec<DynamicObject>)> {
     for name in names {
         owners.push(canary.with_table(name).table().await?);
     }
-    canary.change_image("registry.example.com/demo:2").await?;
+    canary.change_image(IMAGE).await?;
     canary.paused_at(1).await?;
     for name in names {
         canary.with_table(name).splits(AT_25).await?;
@@ -260,10 +264,7 @@ async fn an_abort_restores_healthy_tables_first_and_failing_tables_once_repaired
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        Ok(trials![
+        Ok(trials![suite:
             an_abort_restores_healthy_tables_first_and_failing_tables_once_repaired,
         ])
     })

@@ -1,6 +1,7 @@
-//! The plugin without each of its permissions: exactly the features that `doctor` names stop working.
+//! The plugin without each of its permissions: exactly the features fail that the doctor reports.
 //!
-//! One controller runs a process of the plugin for each permission. The process has all other permissions, and a Rollout names it.
+//! One controller runs a process of the plugin for each permission. The process has all other permissions, and one Rollout
+//! that names it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_25, AT_100, IDLE};
+use e2e_tests::updates::{AT_25, AT_100, IDLE};
 use e2e_tests::{
     Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant, run, split,
 };
@@ -21,35 +22,36 @@ use plugin_bin::{Permission, permissions};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// The newest release, because only it supports mirror steps for plugins.
+/// The newest release, because older ones do not pass mirror steps to plugins.
 const RELEASE: Release = Release::V1_10;
-/// The permissions of `deploy` in addition to those of the release.
+/// The ClusterRole that `deploy` adds to that of the release.
 const ADDED: &str = "argo-rollouts-gloo-platform";
 const STABLE: &str = "demo-stable";
 const CANARY: &str = "demo-canary";
-/// Counter of repaired drift.
+/// Repairs of drift.
 const REPAIRS: &str = r#"gloo_router_repairs_total{outcome="written"}"#;
+/// Promotions that the plugin holds.
 const HOLDS: &str = "gloo_router_guard_holds";
-/// Counter of refused reads of a table. VerifyWeight does not report them to the controller.
-const REFUSED: &str =
+/// Forbidden reads of a table. VerifyWeight does not report them to the controller.
+const FORBIDDEN: &str =
     r#"gloo_router_api_requests_total{cluster="local",verb="get",kind="RouteTable",code="403"}"#;
-/// Counter of the plugin's Events.
-const OWN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
+/// Reasons of Events that the plugin itself writes.
+const PLUGIN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
 const OLD: &str = "old";
 const NEW: &str = "new";
-/// Timeout for a feature that must work, long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Waiting time for a feature that must not work.
-const A_WHILE: Duration = Duration::from_secs(8);
+/// How long a test waits for a feature that must work. It only ends a failing test.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a test waits for a feature that must not work.
+const OBSERVED: Duration = Duration::from_secs(8);
 
-/// A feature of the plugin that a canary shows.
+/// A feature of the plugin that the test observes in a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Feature {
     /// Traffic is shifted.
     Shift,
     /// Drift is repaired.
     Repair,
-    /// A mirror step is carried out.
+    /// A mirror step succeeds.
     Mirror,
     /// An update is promoted.
     Promote,
@@ -57,12 +59,12 @@ enum Feature {
     Hold,
     /// The promotion continues when the Pods are ready, without a call.
     Release,
-    /// The work between the calls causes Events.
+    /// Events report what the plugin did between the calls.
     Events,
-    /// A mirror step is removed completely.
-    Unmirror,
-    /// A repeated Event raises the count.
-    Repeats,
+    /// The MirrorPolicies of a mirror step are deleted.
+    MirrorCleanup,
+    /// A repeated Event has a higher count.
+    EventCount,
 }
 
 const ALL: [Feature; 9] = [
@@ -72,13 +74,14 @@ const ALL: [Feature; 9] = [
     Feature::Promote,
     Feature::Hold,
     Feature::Release,
-    Feature::Unmirror,
+    Feature::MirrorCleanup,
     Feature::Events,
-    Feature::Repeats,
+    Feature::EventCount,
 ];
 
-/// The finding of `doctor` without a permission, and the features that then fail. Without repairs there is no repeated Event.
-const COSTS: [(&str, &[Feature]); 15] = [
+/// The consequence of a missing permission in the words of the doctor, and the features that then fail. [`Feature::EventCount`]
+/// needs two repairs, so it fails with [`Feature::Repair`].
+const CONSEQUENCES: [(&str, &[Feature]); 15] = [
     ("no traffic is shifted", &ALL),
     (
         "no update is promoted",
@@ -86,16 +89,16 @@ const COSTS: [(&str, &[Feature]); 15] = [
             Feature::Promote,
             Feature::Hold,
             Feature::Release,
-            Feature::Unmirror,
+            Feature::MirrorCleanup,
         ],
     ),
     (
         "RouteTables are found by name only, every call reads them again, and drift waits for the next call",
-        &[Feature::Repair, Feature::Repeats],
+        &[Feature::Repair, Feature::EventCount],
     ),
     (
         "every call reads its RouteTables again, and drift waits for the next call",
-        &[Feature::Repair, Feature::Repeats],
+        &[Feature::Repair, Feature::EventCount],
     ),
     ("setMirrorRoute steps fail", &[Feature::Mirror]),
     (
@@ -104,12 +107,12 @@ const COSTS: [(&str, &[Feature]); 15] = [
     ),
     (
         "MirrorPolicies stay where they are not wanted any more",
-        &[Feature::Unmirror],
+        &[Feature::MirrorCleanup],
     ),
     ("every call reads MirrorPolicies again", &[]),
     (
         "drift is not repaired, a promotion that waits for Pods goes on with a later call only, and a mirror step with percentage 0 copies all requests",
-        &[Feature::Repair, Feature::Release, Feature::Repeats],
+        &[Feature::Repair, Feature::Release, Feature::EventCount],
     ),
     ("what a deleted Rollout leaves stays", &[]),
     (
@@ -122,31 +125,31 @@ const COSTS: [(&str, &[Feature]); 15] = [
     ),
     (
         "it is not known whether this controller is the leader, and nothing is written between the calls",
-        &[Feature::Repair, Feature::Release, Feature::Repeats],
+        &[Feature::Repair, Feature::Release, Feature::EventCount],
     ),
     (
         "what the plugin does between the calls is not shown as Events",
-        &[Feature::Events, Feature::Repeats],
+        &[Feature::Events, Feature::EventCount],
     ),
     (
         "Events do not tell how often the same was done",
-        &[Feature::Repeats],
+        &[Feature::EventCount],
     ),
 ];
 
-/// A process without one permission, and its Rollout.
+/// A process without one permission, or with all, and its Rollout.
 struct Case {
     missing: Option<Permission>,
-    /// Name of the user, its role, the context of the kubeconfig and the namespace.
+    /// Name of the user, its role, the context in the kubeconfig, and the namespace.
     name: String,
     /// Name of the plugin.
     plugin: String,
-    /// Address of its metrics.
+    /// Address of the metrics.
     metrics: String,
 }
 
-/// A Rollout that was promoted, or whose update failed.
-struct Promoted {
+/// A Rollout after its promotion or after a failure, and the features that worked.
+struct Updated {
     works: BTreeSet<Feature>,
     canary: Canary,
     endpoints: Endpoints,
@@ -165,13 +168,13 @@ impl Case {
                 metrics: listener.local_addr()?.to_string(),
                 name,
             });
-            // The listeners stay open until all ports are known, so that the ports differ.
+            // Open until all addresses are known, so that they differ.
             held.push(listener);
         }
         Ok(cases)
     }
 
-    /// The role of the release with the permissions of `deploy`, without this permission.
+    /// Grants the user `rules` without the missing permission.
     async fn grant(&self, cluster: &Cluster, rules: &[PolicyRule]) -> Result<()> {
         let name = &self.name;
         let rules: Vec<_> = rules.iter().flat_map(|rule| self.without(rule)).collect();
@@ -211,28 +214,28 @@ impl Case {
         rules
     }
 
-    /// Returns the features that work until the update is promoted.
-    async fn update(&self, cluster: &Cluster) -> Result<Promoted> {
+    /// Runs an update until it is promoted.
+    async fn update(&self, cluster: &Cluster) -> Result<Updated> {
         let canary = Canary::deploy(cluster, &self.name).await?;
         let owners = canary.table().await?;
         let mut endpoints = Endpoints::of(cluster, &self.name).await?;
         endpoints.add_pods(&canary, &[OLD]).await?;
-        endpoints.lead(STABLE, &[OLD]).await?;
+        endpoints.set_endpoints(STABLE, &[OLD]).await?;
         let mut works = BTreeSet::new();
 
         let update = canary.change_spec(self.new_version());
         if self
-            .leads_to(&canary, update, |_, split| split == AT_25)
+            .reaches(&canary, update, |_, split| split == AT_25)
             .await?
         {
             works.insert(Feature::Shift);
             canary.paused_at(1).await?;
             endpoints.add_pods(&canary, &[NEW]).await?;
-            endpoints.lead(CANARY, &[NEW]).await?;
+            endpoints.set_endpoints(CANARY, &[NEW]).await?;
             self.drift(&canary, &owners, &mut works).await?;
             self.promote(&canary, &mut works).await?;
         }
-        Ok(Promoted {
+        Ok(Updated {
             works,
             canary,
             endpoints,
@@ -250,7 +253,7 @@ impl Case {
                 .edit_table(|table| table.data.clone_from(&owners.data))
                 .await?;
             let is_repaired = async || Ok(self.count(REPAIRS).await? >= repairs);
-            if !self.comes(Feature::Repair, is_repaired).await? {
+            if !self.works(Feature::Repair, is_repaired).await? {
                 return Ok(());
             }
             works.insert(Feature::Repair);
@@ -259,31 +262,34 @@ impl Case {
     }
 
     async fn promote(&self, canary: &Canary, works: &mut BTreeSet<Feature>) -> Result<()> {
-        let refused = self.count(REFUSED).await?;
+        let forbidden = self.count(FORBIDDEN).await?;
         let at_the_end = |rollout: &Value, _: &str| {
             rollout.pointer("/status/currentStepIndex") == Some(&json!(3))
         };
-        if self.leads_to(canary, canary.promote(), at_the_end).await? {
+        if self.reaches(canary, canary.promote(), at_the_end).await? {
             works.insert(Feature::Mirror);
             canary.paused_at(3).await?;
             canary.promote().await?;
         } else {
             canary.promote_fully().await?;
         }
-        let is_promoted = eventually("it is promoted, or never will be", async || {
-            let (rollout, table) = (canary.rollout().await?.data, canary.table().await?);
-            let status = |field: &str| rollout.pointer(&format!("/status/{field}"));
-            let is_new_stable = status("stableRS") == status("currentPodHash");
-            let is_promoted = is_new_stable && [IDLE, AT_100].contains(&&*split(&table));
-            let is_refused = self.count(REFUSED).await? > refused + 1;
-            ensure!(is_promoted || is_refused, "{rollout:#}");
-            Ok(is_promoted)
-        });
+        let is_promoted = eventually(
+            "the update is promoted, or a read is forbidden",
+            async || {
+                let (rollout, table) = (canary.rollout().await?.data, canary.table().await?);
+                let status = |field: &str| rollout.pointer(&format!("/status/{field}"));
+                let is_new_stable = status("stableRS") == status("currentPodHash");
+                let is_promoted = is_new_stable && [IDLE, AT_100].contains(&&*split(&table));
+                let is_forbidden = self.count(FORBIDDEN).await? > forbidden + 1;
+                ensure!(is_promoted || is_forbidden, "{rollout:#}");
+                Ok(is_promoted)
+            },
+        );
         if !is_promoted.await? {
             return Ok(());
         }
         works.insert(Feature::Promote);
-        let is_held = eventually("the promotion is held or carried out", async || {
+        let is_held = eventually("the promotion is held or complete", async || {
             let is_held = self.count(HOLDS).await? > 0;
             ensure!(is_held || split(&canary.table().await?) == IDLE);
             Ok(is_held)
@@ -294,38 +300,51 @@ impl Case {
         Ok(())
     }
 
-    /// Returns the other features that work, without further calls.
-    async fn afterwards(&self, cluster: &Cluster, promoted: Promoted) -> Result<BTreeSet<Feature>> {
-        let Promoted {
+    /// Checks the features that need no further calls, and returns all that worked.
+    async fn without_calls(
+        &self,
+        cluster: &Cluster,
+        updated: Updated,
+    ) -> Result<BTreeSet<Feature>> {
+        let Updated {
             mut works,
             canary,
             endpoints,
-        } = promoted;
+        } = updated;
         if works.contains(&Feature::Hold) {
-            endpoints.lead(STABLE, &[NEW]).await?;
+            endpoints.set_endpoints(STABLE, &[NEW]).await?;
             let is_released = async || Ok(split(&canary.table().await?) == IDLE);
-            if self.comes(Feature::Release, is_released).await? {
+            if self.works(Feature::Release, is_released).await? {
                 works.insert(Feature::Release);
             }
         }
         if works.contains(&Feature::Promote) && canary.mirror_policies(cluster).await?.is_empty() {
-            works.insert(Feature::Unmirror);
+            works.insert(Feature::MirrorCleanup);
         }
-        let told = async |repeats: i32| {
+        let has_event = async |count: i32| {
             let events = canary.events().await?;
-            let own = |it: &Event| OWN_EVENTS.contains(&it.reason.as_deref().unwrap_or_default());
-            Ok(events.iter().any(|it| own(it) && it.count >= Some(repeats)))
+            let is_plugins =
+                |it: &Event| PLUGIN_EVENTS.contains(&it.reason.as_deref().unwrap_or_default());
+            Ok(events
+                .iter()
+                .any(|it| is_plugins(it) && it.count >= Some(count)))
         };
-        if self.comes(Feature::Events, async || told(1).await).await? {
+        if self
+            .works(Feature::Events, async || has_event(1).await)
+            .await?
+        {
             works.insert(Feature::Events);
-            if self.comes(Feature::Repeats, async || told(2).await).await? {
-                works.insert(Feature::Repeats);
+            if self
+                .works(Feature::EventCount, async || has_event(2).await)
+                .await?
+            {
+                works.insert(Feature::EventCount);
             }
         }
         Ok(works)
     }
 
-    /// Returns the features that must work, and the expected exit code and a line of `doctor`.
+    /// Returns the features that must work, and the exit code and a text of the doctor.
     fn expected(&self) -> Result<(BTreeSet<Feature>, i32, String)> {
         let mut works = BTreeSet::from(ALL);
         let Some(missing) = self.missing else {
@@ -337,21 +356,22 @@ impl Case {
             without,
             ..
         } = missing;
-        let says = COSTS.iter().find(|(says, _)| *says == without);
-        let (_, lost) = says.with_context(|| format!("not known: {without}"))?;
-        works.retain(|feature| !lost.contains(feature));
+        let mut consequences = CONSEQUENCES.iter();
+        let consequence = consequences.find(|(text, _)| *text == without);
+        let (_, failing) = consequence.with_context(|| format!("not in the table: {without}"))?;
+        works.retain(|feature| !failing.contains(feature));
         Ok((works, 1, format!("{verb} {resource}")))
     }
 
-    /// Waits for the effect of a feature. Returns whether it was observed.
-    async fn comes(&self, feature: Feature, probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
+    /// Waits until a feature has an effect. Returns whether it had one in time.
+    async fn works(&self, feature: Feature, probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
         let (works, ..) = self.expected()?;
-        let patience = if works.contains(&feature) {
-            PATIENCE
+        let time = if works.contains(&feature) {
+            DEADLINE
         } else {
-            A_WHILE
+            OBSERVED
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + time;
         while Instant::now() < deadline {
             if probe().await? {
                 return Ok(true);
@@ -365,7 +385,7 @@ impl Case {
         count(&self.metrics, series).await
     }
 
-    /// Starts a new version with the plugin of this case.
+    /// Returns the spec of a new version with the plugin of this case.
     fn new_version(&self) -> Value {
         let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
         let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
@@ -383,8 +403,9 @@ impl Case {
         })
     }
 
-    /// Waits for this state of the Rollout and for this split, or for a call that reports a missing permission.
-    async fn leads_to(
+    /// Waits until the Rollout and the split are in the `wanted` state after `act`, or an Event reports that a call was not allowed.
+    /// Returns whether the state was reached.
+    async fn reaches(
         &self,
         canary: &Canary,
         act: impl Future<Output = Result<()>>,
@@ -392,7 +413,7 @@ impl Case {
     ) -> Result<bool> {
         let earlier = canary.events().await?;
         act.await?;
-        let what = format!("an end without {:?}", self.missing);
+        let what = format!("the wanted state or an error without {:?}", self.missing);
         eventually(&what, async || {
             let rollout = canary.rollout().await?.data;
             let split = split(&canary.table().await?);
@@ -400,11 +421,11 @@ impl Case {
                 return Ok(true);
             }
             let events = canary.events().await?;
-            let is_told = events.iter().any(|event| {
+            let is_reported = events.iter().any(|event| {
                 let message = event.message.as_deref().unwrap_or_default();
                 !earlier.contains(event) && message.contains("not allowed to")
             });
-            ensure!(is_told, "{split} {rollout:#}");
+            ensure!(is_reported, "{split} {rollout:#}");
             Ok(false)
         })
         .await
@@ -412,12 +433,9 @@ impl Case {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_permission_costs_its_feature_only() -> Result<()> {
-    let mut cluster = Cluster::start_without_controller(RELEASE).await?;
-    if let Err(error) = all_cases(&mut cluster).await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+async fn without_a_permission_only_its_features_fail() -> Result<()> {
+    let cluster = Cluster::start_without_controller(RELEASE).await?;
+    cluster.run(all_cases).await
 }
 
 async fn all_cases(cluster: &mut Cluster) -> Result<()> {
@@ -450,7 +468,7 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
         plugins: &plugins,
         variables: &[
             ("KUBECONFIG", &kubeconfig),
-            // A process does not restore tables of Rollouts that name another plugin.
+            // A process must not restore the tables of Rollouts that name another plugin.
             ("GLOO_PLUGIN_GC_AFTER", "86400".as_ref()),
         ],
         ..Setup::default()
@@ -458,12 +476,12 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
     cluster.register_and_start(RELEASE, setup).await?;
     let cluster = &*cluster;
     let updated = join_all(cases.iter().map(|case| case.update(cluster))).await;
-    // From here on no call of the controller causes a write.
+    // From here on the controller is frozen, so that the plugins write without a call.
     let controller = cluster.controller()?;
     controller.freeze()?;
     controller.thaw_plugins()?;
-    let ended = cases.iter().zip(updated).map(async |(case, promoted)| {
-        let works = case.afterwards(cluster, promoted?).await?;
+    let ended = cases.iter().zip(updated).map(async |(case, updated)| {
+        let works = case.without_calls(cluster, updated?).await?;
         let line = format!("doctor --context={}", case.name);
         Ok::<_, anyhow::Error>((works, run(&kubeconfig, &line).await?))
     });
@@ -472,32 +490,32 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
     let mut wrong = String::new();
     for (case, ended) in cases.iter().zip(ended) {
         let (works, doctor) = ended.with_context(|| format!("{:?}", case.missing))?;
-        let (expected, code, says) = case.expected()?;
+        let (expected, code, text) = case.expected()?;
         if works != expected {
-            wrong += &format!("{:?}: {works:?}, not {expected:?}\n", case.missing);
+            wrong += &format!("{:?}: {works:?} work, not {expected:?}\n", case.missing);
         }
-        doctor.check(code, &[&says])?;
+        doctor.check(code, &[&text])?;
     }
     ensure!(wrong.is_empty(), "{wrong}");
     Ok(())
 }
 
-/// The rules of the release and of `deploy`.
+/// Returns the rules of the release and of `deploy`.
 async fn rules(cluster: &Cluster) -> Result<Vec<PolicyRule>> {
     let roles: Api<ClusterRole> = Api::all(cluster.client().clone());
     let mut rules = Vec::new();
     for role in ["argo-rollouts", ADDED] {
         let granted = roles.get(role).await?.rules.unwrap_or_default();
         if role == ADDED {
-            all_are_known(&granted)?;
+            all_are_checked(&granted)?;
         }
         rules.extend(granted);
     }
     Ok(rules)
 }
 
-/// Checks that `doctor` asks for every permission that `deploy` grants.
-fn all_are_known(granted: &[PolicyRule]) -> Result<()> {
+/// Checks that `deploy` grants only permissions that the doctor checks.
+fn all_are_checked(granted: &[PolicyRule]) -> Result<()> {
     let known = permissions();
     for rule in granted {
         for resource in rule.resources.iter().flatten() {
@@ -505,14 +523,14 @@ fn all_are_known(granted: &[PolicyRule]) -> Result<()> {
                 let is_known = known
                     .iter()
                     .any(|it| it.resource == resource && it.verb == verb);
-                ensure!(is_known, "nobody asks for {verb} {resource}");
+                ensure!(is_known, "the doctor does not check {verb} {resource}");
             }
         }
     }
     Ok(())
 }
 
-/// A kubeconfig with a context for each case, and one with all permissions.
+/// Returns a kubeconfig with a context for each case, and one with all permissions.
 fn contexts(cluster: &Cluster, cases: &[Case]) -> Result<String> {
     let mut config: Value = serde_saphyr::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
     let admin = config

@@ -1,12 +1,12 @@
-//! Promotions by a real controller that wait for Pods. The test creates the Pods and sets the endpoints of the Services.
+//! Promotions by a real controller that wait for Pods. The test creates the Pods and the endpoints of the Services.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::{AT_100, IDLE};
-use e2e_tests::{Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, Suite};
+use e2e_tests::updates::{AT_100, IDLE};
+use e2e_tests::{Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, Suite, trials};
 use futures::future::{join_all, try_join_all};
 use kube::api::DynamicObject;
 use serde_json::json;
@@ -14,35 +14,35 @@ use tokio::time::sleep;
 
 const STABLE: &str = "demo-stable";
 const CANARY: &str = "demo-canary";
-/// The Pods of the previous version, of the promoted version, and of the next version.
+/// The Pods of the previous version, of the promoted version, and of the next one.
 const OLD: &str = "old";
 const NEW: [&str; 2] = ["new-1", "new-2"];
 const NEXT: &str = "next";
 const HELD: &str = "PromotionHeld";
 const RELEASED: &str = "PromotionReleased";
-/// The reason in the Event.
+/// The reasons in the message of [`RELEASED`].
 const COMPLETE: &str = "which leads to the new Pods";
 const BROKEN: &str = "are no longer those that were promoted";
-/// Longer than `settle` of most tests.
-const A_WHILE: Duration = Duration::from_secs(4);
+/// How long a test waits for an unwanted release. Longer than a `settle` of 1 s.
+const OBSERVED: Duration = Duration::from_secs(4);
 
 /// A Rollout with Pods and endpoints.
 struct Shop {
     canary: Canary,
-    /// The table as its owner wrote it.
+    /// The table before the update.
     owners: DynamicObject,
     endpoints: Endpoints,
 }
 
 impl Shop {
-    /// A canary that has all traffic, and whose Service leads to the new Pods; the stable Service leads to the old one.
+    /// Updates a canary to weight 100. Its Service has the new Pods, and the stable Service has the old one.
     async fn at_100(cluster: &Cluster, namespace: &str, settle: &str) -> Result<Self> {
         let canary = Canary::deploy(cluster, namespace).await?;
         let owners = canary.table().await?;
         let mut endpoints = Endpoints::of(cluster, namespace).await?;
         endpoints.add_pods(&canary, &[OLD]).await?;
-        endpoints.lead(STABLE, &[OLD]).await?;
-        endpoints.lead(CANARY, &[OLD]).await?;
+        endpoints.set_endpoints(STABLE, &[OLD]).await?;
+        endpoints.set_endpoints(CANARY, &[OLD]).await?;
 
         let guard = json!({ "promotionGuard": { "settle": settle } });
         let routing = json!({ "trafficRouting": { "plugins": { PLUGIN_NAME: guard } } });
@@ -56,7 +56,7 @@ impl Shop {
         canary.paused_at(0).await?;
         endpoints.add_pods(&canary, &NEW).await?;
         endpoints.add_pod(NEXT, "next").await?;
-        endpoints.lead(CANARY, &NEW).await?;
+        endpoints.set_endpoints(CANARY, &NEW).await?;
         canary.promote().await?;
         canary.paused_at(2).await?;
         canary.splits(AT_100).await?;
@@ -67,7 +67,7 @@ impl Shop {
         })
     }
 
-    /// The same canary after its promotion.
+    /// Promotes a canary at weight 100, and waits until the plugin holds the promotion.
     async fn held(cluster: &Cluster, namespace: &str, settle: &str) -> Result<Self> {
         let shop = Self::at_100(cluster, namespace, settle).await?;
         shop.canary.promote().await?;
@@ -80,16 +80,16 @@ impl Shop {
         self.canary.restores(&self.owners).await
     }
 
-    /// Waits for the end of a hold, if one ends.
-    async fn ends(&self, change: Change, why: Option<&str>) -> Result<()> {
-        change.happen(self).await?;
-        let Some(why) = why else {
-            sleep(A_WHILE).await;
+    /// Makes a change, and checks that the hold ends with this reason, or that it continues.
+    async fn check(&self, change: Change, reason: Option<&str>) -> Result<()> {
+        change.make(self).await?;
+        let Some(reason) = reason else {
+            sleep(OBSERVED).await;
             return self.is_held().await;
         };
         self.is_restored().await?;
         let message = self.canary.event(RELEASED).await?;
-        ensure!(message.contains(why), "{message}");
+        ensure!(message.contains(reason), "{message}");
         Ok(())
     }
 
@@ -106,20 +106,20 @@ impl Shop {
     }
 }
 
-/// An event during a hold.
+/// A change during a hold.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    /// The stable Service leads to these Pods.
+    /// The stable Service has these Pods.
     Stable(&'static [&'static str]),
-    /// The canary Service leads to these Pods.
+    /// The canary Service has these Pods.
     Canary(&'static [&'static str]),
-    /// The status has a new version. The test writes it, because the controller would also call the plugin.
+    /// The Rollout has a new version. The test writes the status, because the controller would also call the plugin.
     NewRevision,
     /// The Rollout is deleted.
     Deleted,
 }
 
-/// The events, `settle`, and the reason for the end of the hold; `None` if it continues.
+/// The namespace, `settle`, the change, and the reason why the hold ends; `None` if it continues.
 type Case = (&'static str, &'static str, Change, Option<&'static str>);
 
 const CASES: [Case; 8] = [
@@ -144,10 +144,10 @@ const CASES: [Case; 8] = [
 ];
 
 impl Change {
-    async fn happen(self, shop: &Shop) -> Result<()> {
+    async fn make(self, shop: &Shop) -> Result<()> {
         match self {
-            Self::Stable(pods) => shop.endpoints.lead(STABLE, pods).await,
-            Self::Canary(pods) => shop.endpoints.lead(CANARY, pods).await,
+            Self::Stable(pods) => shop.endpoints.set_endpoints(STABLE, pods).await,
+            Self::Canary(pods) => shop.endpoints.set_endpoints(CANARY, pods).await,
             Self::NewRevision => {
                 let status = json!({ "currentPodHash": "next" });
                 shop.canary.change_status(status).await
@@ -157,7 +157,7 @@ impl Change {
     }
 }
 
-/// The controller is frozen, so that no call causes a write.
+/// The controller is frozen during the changes, so that the plugin writes without a call.
 async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
     let controller = cluster.controller()?;
     let shops = CASES.map(|(name, settle, ..)| Shop::held(cluster, name, settle));
@@ -168,13 +168,13 @@ async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
     controller.freeze()?;
     controller.thaw_plugins()?;
     let cases = CASES.iter().zip(&shops);
-    let ended = cases.map(async |((name, _, change, end), shop)| {
-        let ended = shop.ends(*change, *end).await;
-        ended.with_context(|| (*name).to_owned())
+    let checked = cases.map(async |((name, _, change, end), shop)| {
+        let checked = shop.check(*change, *end).await;
+        checked.with_context(|| (*name).to_owned())
     });
-    let ended = join_all(ended).await;
+    let checked = join_all(checked).await;
     controller.thaw()?;
-    ended.into_iter().collect::<Result<()>>()?;
+    checked.into_iter().collect::<Result<()>>()?;
 
     for (case, history) in CASES.iter().zip(histories) {
         let writes = history.splits().len() - 1;
@@ -188,14 +188,14 @@ async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
     cluster.kill_plugin().await?;
     shop.canary.event_after(&earlier, HELD).await?;
     shop.is_held().await?;
-    shop.endpoints.lead(STABLE, &NEW).await?;
+    shop.endpoints.set_endpoints(STABLE, &NEW).await?;
     shop.is_restored().await
 }
 
 /// One Pod of the stable Service is not ready, and traffic must not go to the newest version.
 async fn a_new_version_ends_a_hold(cluster: &Cluster) -> Result<()> {
     let shop = Shop::held(cluster, "next-version", "1h").await?;
-    shop.endpoints.lead(STABLE, &["new-1"]).await?;
+    shop.endpoints.set_endpoints(STABLE, &["new-1"]).await?;
     shop.is_held().await?;
     let history = shop.canary.watch_table().await?;
     shop.canary
@@ -205,8 +205,8 @@ async fn a_new_version_ends_a_hold(cluster: &Cluster) -> Result<()> {
     let message = shop.canary.event(RELEASED).await?;
     ensure!(message.contains(BROKEN), "{message}");
     shop.canary.paused_at(0).await?;
-    shop.endpoints.lead(CANARY, &[NEXT]).await?;
-    sleep(A_WHILE).await;
+    shop.endpoints.set_endpoints(CANARY, &[NEXT]).await?;
+    sleep(OBSERVED).await;
     let seen = history.splits();
     ensure!(seen == [AT_100, IDLE], "{seen:#?}");
     Ok(())
@@ -227,32 +227,26 @@ async fn without_the_guard_a_promotion_waits_for_no_pod(_: &Cluster) -> Result<(
         ..Setup::default()
     };
     let cluster = Cluster::start_with(Release::V1_9, off).await?;
-    let promoted = async {
-        let shop = Shop::at_100(&cluster, "unguarded", "1h").await?;
+    let test = async |cluster: &mut Cluster| -> Result<()> {
+        let shop = Shop::at_100(cluster, "unguarded", "1h").await?;
         shop.canary.promote().await?;
         shop.is_restored().await?;
         shop.canary.healthy().await?;
         ensure!(shop.events_of(HELD).await? == 0);
-        Ok::<_, anyhow::Error>(())
+        Ok(())
     };
-    if let Err(error) = promoted.await {
-        return Err(cluster.with_logs(error));
-    }
-    cluster.stop().await
+    cluster.run(test).await
 }
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trial {
-            ($how:ident, $test:ident) => {
-                suite.$how(stringify!($test), $test)
-            };
-        }
-        Ok(vec![
-            trial!(trial, a_new_version_ends_a_hold),
-            trial!(trial, an_abort_is_not_held),
-            trial!(trial, without_the_guard_a_promotion_waits_for_no_pod),
-            trial!(trial_alone, a_hold_ends_between_the_calls),
-        ])
+        let mut trials = trials![suite:
+            a_new_version_ends_a_hold,
+            an_abort_is_not_held,
+            without_the_guard_a_promotion_waits_for_no_pod,
+        ];
+        let name = "a_hold_ends_between_the_calls";
+        trials.push(suite.trial_alone(name, a_hold_ends_between_the_calls));
+        Ok(trials)
     })
 }

@@ -1,4 +1,5 @@
-//! The work of the plugin between the calls of a real controller: it repairs drift, and restores tables whose Rollout is gone.
+//! The work of the plugin between the calls of a real controller: it repairs drift, and restores the tables of Rollouts that were
+//! deleted or no longer use the plugin.
 
 #![expect(
     clippy::indexing_slicing,
@@ -9,33 +10,28 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e_tests::walks::{AT_25, AT_50};
-use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Release, Suite};
+use e2e_tests::updates::{AT_25, AT_50, IMAGE};
+use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Release, Suite, trials};
 use serde_json::json;
 use tokio::time::sleep;
 
 /// The plugin's annotation.
 const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
-/// Long enough for a repair, and far below the controller's resync period of 15 minutes.
-const A_WHILE: Duration = Duration::from_secs(5);
+/// How long a test waits for an unwanted write. Far below the 15 minutes after which the controller reconciles without a change.
+const OBSERVED: Duration = Duration::from_secs(5);
 
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_9), |suite| {
-        macro_rules! trials {
-            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
-        }
-        let mut trials = trials![
+        let mut trials = trials![suite:
             drift_is_repaired_during_a_pause,
-            a_table_with_the_annotation_is_left_as_it_is,
+            a_table_with_the_opt_out_annotation_is_not_repaired,
             the_table_of_a_deleted_rollout_is_restored,
-            a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled,
+            the_table_of_a_rollout_without_the_plugin_is_restored_after_the_update,
         ];
-        trials.push(suite.trial_alone(
-            "a_table_that_is_deselected_before_a_restart_is_restored",
-            async move |cluster| {
-                a_table_that_is_deselected_before_a_restart_is_restored(cluster).await
-            },
-        ));
+        let name = "a_table_that_is_deselected_before_a_restart_is_restored";
+        trials.push(suite.trial_alone(name, async move |cluster| {
+            a_table_that_is_deselected_before_a_restart_is_restored(cluster).await
+        }));
         Ok(trials)
     })
 }
@@ -43,9 +39,7 @@ fn main() -> Result<ExitCode> {
 async fn drift_is_repaired_during_a_pause(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "drift").await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     for keeps_annotation in [true, false] {
         canary
             .edit_table(|table| {
@@ -67,7 +61,7 @@ async fn drift_is_repaired_during_a_pause(cluster: &Cluster) -> Result<()> {
     let event = canary.event("TrafficDriftRepaired").await?;
     ensure!(event.contains("abort the Rollout"), "{event}");
 
-    // The update continues, and ends with the table that the owner wrote.
+    // The update continues, and its abort restores the owner's table.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
@@ -76,12 +70,10 @@ async fn drift_is_repaired_during_a_pause(cluster: &Cluster) -> Result<()> {
     canary.restores(&owners).await
 }
 
-async fn a_table_with_the_annotation_is_left_as_it_is(cluster: &Cluster) -> Result<()> {
-    let canary = Canary::deploy(cluster, "left-alone").await?;
+async fn a_table_with_the_opt_out_annotation_is_not_repaired(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "opt-out").await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     canary
         .edit_table(|table| {
             table.data["spec"] = owners.data["spec"].clone();
@@ -91,9 +83,9 @@ async fn a_table_with_the_annotation_is_left_as_it_is(cluster: &Cluster) -> Resu
         })
         .await?;
     let version = canary.table().await?.metadata.resource_version;
-    sleep(A_WHILE).await;
+    sleep(OBSERVED).await;
     ensure!(canary.table().await?.metadata.resource_version == version);
-    // A call still writes the table.
+    // A call of the controller writes the table.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await
@@ -102,13 +94,13 @@ async fn a_table_with_the_annotation_is_left_as_it_is(cluster: &Cluster) -> Resu
 async fn the_table_of_a_deleted_rollout_is_restored(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "deleted").await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
+    canary.change_image(IMAGE).await?;
     canary.paused_at(1).await?;
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
     canary.delete_rollout().await?;
-    sleep(A_WHILE).await;
+    sleep(OBSERVED).await;
     canary.splits(AT_50).await?;
     canary.restores(&owners).await?;
     canary.event("OrphanedTraffic").await?;
@@ -116,17 +108,15 @@ async fn the_table_of_a_deleted_rollout_is_restored(cluster: &Cluster) -> Result
     Ok(())
 }
 
-async fn a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled(
+async fn the_table_of_a_rollout_without_the_plugin_is_restored_after_the_update(
     cluster: &Cluster,
 ) -> Result<()> {
     let canary = Canary::deploy(cluster, "without").await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
+    canary.update_to_25().await?;
     let without = json!({ "strategy": { "canary": { "trafficRouting": null } } });
     canary.change_spec(without).await?;
-    sleep(A_WHILE).await;
+    sleep(OBSERVED).await;
     canary.splits(AT_25).await?;
     canary.promote_fully().await?;
     canary.healthy().await?;
@@ -136,10 +126,8 @@ async fn a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled(
 async fn a_table_that_is_deselected_before_a_restart_is_restored(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy_with_tables(cluster, "deselected", &["demo", "kept"]).await?;
     let owners = canary.table().await?;
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.splits(AT_25).await?;
-    // The process that wrote the table ends before it can restore it.
+    canary.update_to_25().await?;
+    // The process that wrote the table is killed before it can restore the table.
     let controller = cluster.controller()?;
     controller.freeze()?;
     let block = json!({ "routeTableSelector": { "names": ["kept"] } });

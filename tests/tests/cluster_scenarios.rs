@@ -1,6 +1,6 @@
-//! All scenarios of the plugin with a real API server, with exactly the permissions of the plugin.
+//! The scenarios of `crates/plugin-bin/tests/scenarios`, with a real API server and the permissions of the plugin.
 //!
-//! The files are in `crates/plugin-bin/tests/scenarios`. They run one after another, because all use the same namespaces.
+//! They run one at a time, because all use the same namespaces.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use route_store::KubeRouteStore;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-/// Far longer than a request takes.
+/// Far longer than any request takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The error of a plugin without permission to patch. It has all other permissions.
+/// The errors of a plugin that has all permissions except for `patch`.
 const NOT_ALLOWED_TO_PATCH: &str = "
 tables:
   shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews]}}]}
@@ -39,11 +39,11 @@ struct ApiServer {
 }
 
 impl ApiServer {
-    /// Deletes the objects of an earlier scenario.
+    /// Deletes the objects of earlier scenarios.
     async fn clear(&self) -> Result<()> {
         for resource in [resource::<RouteTable>(), resource::<MirrorPolicy>()] {
-            let everywhere = Api::<DynamicObject>::all_with(self.owner.clone(), &resource);
-            for object in everywhere.list(&ListParams::default()).await? {
+            let all_namespaces = Api::<DynamicObject>::all_with(self.owner.clone(), &resource);
+            for object in all_namespaces.list(&ListParams::default()).await? {
                 let namespace = object.namespace().unwrap_or_default();
                 let objects: Api<DynamicObject> =
                     Api::namespaced_with(self.owner.clone(), &namespace, &resource);
@@ -95,19 +95,22 @@ fn resource<R: Resource>() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(R::GROUP, R::VERSION, R::KIND))
 }
 
-async fn play_in(cluster: &Cluster, plugin: Client, turns: &Mutex<()>, text: &str) -> Result<()> {
+async fn play_in(cluster: &Cluster, plugin: Client, serial: &Mutex<()>, text: &str) -> Result<()> {
     let place = ApiServer {
         owner: cluster.client().clone(),
         plugin,
     };
-    let _turn = turns.lock().await;
-    place.clear().await.context("cannot clear up")?;
+    let _serial = serial.lock().await;
+    place
+        .clear()
+        .await
+        .context("cannot delete earlier objects")?;
     play(text, &place).await
 }
 
-async fn without_the_right_to_patch_the_error_says_so(
+async fn an_error_names_the_missing_permission_to_patch(
     cluster: &Cluster,
-    turns: &Mutex<()>,
+    serial: &Mutex<()>,
 ) -> Result<()> {
     let user = Subject {
         api_group: Some("rbac.authorization.k8s.io".to_owned()),
@@ -117,24 +120,24 @@ async fn without_the_right_to_patch_the_error_says_so(
     };
     bind_reader(cluster.client(), user).await?;
     let reader = cluster.client_as("reader").await?;
-    play_in(cluster, reader, turns, NOT_ALLOWED_TO_PATCH).await
+    play_in(cluster, reader, serial, NOT_ALLOWED_TO_PATCH).await
 }
 
 fn main() -> Result<ExitCode> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/plugin-bin/tests/scenarios");
-    let turns = Arc::new(Mutex::new(()));
+    let serial = Arc::new(Mutex::new(()));
     Suite::run(None, |suite| {
         let mut trials = Vec::new();
         for (name, text) in scenarios(&folder)? {
-            let turns = Arc::clone(&turns);
+            let serial = Arc::clone(&serial);
             trials.push(suite.trial(&name, async move |cluster| {
-                play_in(cluster, cluster.controller_client().await?, &turns, &text).await
+                play_in(cluster, cluster.controller_client().await?, &serial, &text).await
             }));
         }
         trials.push(suite.trial(
-            "without_the_right_to_patch_the_error_says_so",
+            "an_error_names_the_missing_permission_to_patch",
             async move |cluster| {
-                without_the_right_to_patch_the_error_says_so(cluster, &turns).await
+                an_error_names_the_missing_permission_to_patch(cluster, &serial).await
             },
         ));
         Ok(trials)

@@ -1,4 +1,4 @@
-//! Our host half with a plugin in Go on the real go-plugin server: `go/rollouts/plugin`.
+//! Our host side with a plugin in Go that the real go-plugin server serves: `go/rollouts/plugin`.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,13 +39,13 @@ async fn quits(plugin: PluginProcess) {
     );
 }
 
-fn of<T: DeserializeOwned>(json: Value) -> T {
+fn from<T: DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).unwrap()
 }
 
-/// The plugin in Go returns an error for a Rollout named `refused`.
+/// Returns a Rollout. The Go plugin refuses one with the name `refused`.
 fn rollout(name: &str) -> Rollout {
-    of(json!({
+    from(json!({
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {"strategy": {"canary": {
             "stableService": "stable",
@@ -57,16 +57,16 @@ fn rollout(name: &str) -> Rollout {
     }))
 }
 
-/// The error contains the call, the object, and the arguments as Go received them.
+/// Checks that the error names the call, the object, and the arguments that Go decoded.
 #[track_caller]
 fn check_refused<T: std::fmt::Debug>(outcome: Result<T, CallError>, call: &str, arguments: Value) {
     let Err(CallError::Router(text)) = outcome else {
         panic!("{outcome:?}");
     };
-    let arrived = text.strip_prefix(&format!("{call} shop/refused "));
-    let arrived = arrived.unwrap_or_else(|| panic!("{text}"));
+    let decoded = text.strip_prefix(&format!("{call} shop/refused "));
+    let decoded = decoded.unwrap_or_else(|| panic!("{text}"));
     assert_eq!(
-        of::<Value>(serde_json::from_str(arrived).unwrap()),
+        from::<Value>(serde_json::from_str(decoded).unwrap()),
         arguments
     );
 }
@@ -82,7 +82,7 @@ async fn a_go_router_answers_every_method() {
         service_name: "experiment".into(),
         pod_template_hash: "e1".into(),
     }];
-    let arrived = json!([{"weight": 10, "serviceName": "experiment", "podTemplateHash": "e1"}]);
+    let decoded = json!([{"weight": 10, "serviceName": "experiment", "podTemplateHash": "e1"}]);
     let hashes = PodHashes {
         canary: "c1".into(),
         stable: "s1".into(),
@@ -91,7 +91,7 @@ async fn a_go_router_answers_every_method() {
     check_refused(
         go.update_hash(&refused, &hashes, &additional).await,
         "UpdateHash",
-        json!(["c1", "s1", arrived]),
+        json!(["c1", "s1", decoded]),
     );
 
     let verified = async |desired| go.verify_weight(&demo, desired, &[]).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_go_router_answers_every_method() {
     check_refused(
         go.set_weight(&refused, 25, &additional).await,
         "SetWeight",
-        json!([25, arrived, {
+        json!([25, decoded, {
             "stableService": "stable",
             "canaryService": "canary",
             "steps": [{"setWeight": 5}, {"pause": {}}],
@@ -117,7 +117,7 @@ async fn a_go_router_answers_every_method() {
 
     let step =
         json!({"name": "header", "match": [{"headerName": "x", "headerValue": {"exact": "1"}}]});
-    let route: SetHeaderRoute = of(step.clone());
+    let route: SetHeaderRoute = from(step.clone());
     go.set_header_route(&demo, &route).await.unwrap();
     check_refused(
         go.set_header_route(&refused, &route).await,
@@ -125,7 +125,7 @@ async fn a_go_router_answers_every_method() {
         json!([step]),
     );
     let step = json!({"name": "mirror", "match": [{"method": {"exact": "GET"}, "headers": {"x": {"regex": "."}}}], "percentage": 5});
-    let route: SetMirrorRoute = of(step.clone());
+    let route: SetMirrorRoute = from(step.clone());
     go.set_mirror_route(&demo, &route).await.unwrap();
     check_refused(
         go.set_mirror_route(&refused, &route).await,
@@ -158,14 +158,14 @@ async fn a_go_plugin_that_was_killed_is_started_again() {
     assert_eq!(
         verified,
         Verification::NotImplemented,
-        "it is the old process"
+        "the answer is of the old process"
     );
     go.set_weight(&rollout("demo"), 50, &[]).await.unwrap();
     quits(plugin).await;
 }
 
 #[tokio::test]
-async fn a_go_plugin_refuses_what_it_does_not_have() {
+async fn a_go_plugin_refuses_unknown_plugins_and_methods() {
     let plugin = start(PluginKind::TrafficRouter).await;
     plugin.session().ping().await.unwrap();
     let Err(CallError::Refused(text)) = plugin.session().dispense_step().await else {
@@ -181,7 +181,7 @@ async fn a_go_plugin_refuses_what_it_does_not_have() {
 }
 
 #[tokio::test]
-async fn many_calls_at_once_get_their_own_answers() {
+async fn concurrent_calls_get_their_own_answers() {
     let plugin = start(PluginKind::TrafficRouter).await;
     let go = router(&plugin).await;
     let calls = (0..50).map(|weight| {

@@ -1,5 +1,5 @@
-//! The conformance kit with plugins in Go, `go/rollouts/broken`: plugins without a fault, and one for each fault that the kit must
-//! find.
+//! The conformance kit with our plugin, and with the plugins in Go of `go/rollouts/broken`: without a fault, and with each fault that
+//! the kit must find.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,10 +15,10 @@ use e2e_tests::{plugin_binary, program};
 use futures::{StreamExt as _, stream};
 use rollouts_plugin_check::{Args, Report, check};
 
-/// How many plugins are checked at the same time. Most checks wait most of the time.
+/// Number of plugins that are checked concurrently. Most checks wait.
 const AT_ONCE: usize = 8;
 
-/// Seconds for a call to a plugin without a fault, and to one with a fault.
+/// Timeout in seconds of a call to a plugin without a fault, and to one with a fault.
 const PATIENCE: [&str; 2] = ["20", "2"];
 
 const KINDS: [&str; 3] = ["router", "metric", "step"];
@@ -51,7 +51,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("step", "newest-version", &["announce.many-versions"]),
     ("step", "needs-versions", &["announce.no-version"]),
     ("step", "needs-ports", &["announce.no-ports"]),
-    // The plugin writes only to the directory of the test.
+    // The test passes a directory.
     ("step", "elsewhere", &["announce.tmpdir", "life.restart"]),
     ("router", "deaf", &["session.opens"]),
     ("router", "no-ack:1", &["session.acknowledges-control"]),
@@ -117,15 +117,15 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "alone", &["life.two"]),
 ];
 
-/// The checks of level `should` that a plugin with Go's own server fails.
-const SURVIVED: [&str; 4] = [
+/// Checks that Go's own server fails. A controller tolerates them.
+const TOLERATED: [&str; 4] = [
     "announce.private",
     "life.hang-up",
     "life.knock",
     "life.quit-reply",
 ];
 
-/// Checks a program. Its arguments follow `--`.
+/// Checks a program. `more` has further options, and the program's arguments after `--`.
 async fn checked(binary: &OsStr, kind: &str, patience: &str, more: &[&str]) -> Report {
     let args = [
         "check",
@@ -140,7 +140,7 @@ async fn checked(binary: &OsStr, kind: &str, patience: &str, more: &[&str]) -> R
     check(Args::parse_from(args.chain(more.iter().map(OsStr::new)))).await
 }
 
-/// Checks the plugin in Go with a fault.
+/// Checks the plugin in Go with a fault, or without one if `fault` is empty.
 async fn report(kind: &str, fault: &str, only: &[&str]) -> Report {
     let command = program("go-plugin-broken").unwrap();
     let cookie = match kind {
@@ -188,7 +188,7 @@ async fn go_plugins_without_a_fault_are_conformant() {
             let mut failed = failed(&report);
             failed.retain(|check| !check.ends_with(".unregistered"));
             if server.is_empty() {
-                failed.retain(|check| !SURVIVED.contains(check));
+                failed.retain(|check| !TOLERATED.contains(check));
             }
             assert!(failed.is_empty(), "{failed:?}: {report}");
         }
@@ -201,7 +201,7 @@ fn method(check: &str) -> Option<&str> {
     parts.find(|part| part.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
-/// Returns the faults in [`FAULTS`] and those of every method of the kind: no reply, or an error of two lines.
+/// Returns the faults of [`FAULTS`], and two faults of every method of the kind: no answer, and an error of two lines.
 fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSet<&'a str>)> {
     let mut faults = BTreeMap::<String, BTreeSet<&str>>::new();
     for (_, fault, checks) in FAULTS.iter().filter(|(of, ..)| *of == kind) {
@@ -219,7 +219,7 @@ fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSe
     faults.into_iter().collect()
 }
 
-/// Returns the difference between the report of the kit and the expected one, if any.
+/// Returns which checks should have failed because of a fault and did not; `None` if there are none.
 async fn missed(kind: &str, fault: &str, checks: &BTreeSet<&str>) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let with_directory = format!("{fault}:{}", directory.path().display());

@@ -1,5 +1,4 @@
-//! Tests of the lab: the configuration that Envoy accepts and rejects, reloads without failed requests, and no process left at the
-//! end.
+//! Tests of the traffic lab: which routes Envoy accepts and rejects, that a reload loses no request, and that no process is left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +18,7 @@ use traffic_lab::{
 };
 
 const CHANGES: u32 = 50;
-/// How many requests must be answered while routes and endpoints change.
+/// Number of requests that must be sent while routes and endpoints change.
 const REQUESTS: usize = 100;
 const RATE: u32 = 400;
 
@@ -35,7 +34,7 @@ fn translated(http: Value) -> Result<Translation> {
     }))
 }
 
-/// A table whose only route has this name and leads to the Service `web`.
+/// Translates a table whose only route has this name and the destination `web`.
 fn to_web(name: &str) -> Result<Translation> {
     let to = json!({"destinations": [{"ref": {"name": "web"}}]});
     translated(json!([{"name": name, "forwardTo": to}]))
@@ -50,7 +49,7 @@ fn target(gateway: std::net::SocketAddr) -> Target {
     }
 }
 
-/// Returns the name of the route that matches a request now.
+/// Sends a request, and returns the name of the route that it matched.
 async fn route(gateway: &Gateway) -> Result<String> {
     let sent = Load::send(&target(gateway.address()), RATE, 1).await;
     let sent = sent.first().context("no answer")?;
@@ -62,13 +61,13 @@ async fn gateway() -> Result<Gateway> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_change_of_routes_is_in_use_when_it_was_waited_for() -> Result<()> {
+async fn set_routes_waits_until_envoy_uses_the_routes() -> Result<()> {
     let mut gateway = gateway().await?;
     for index in 0..CHANGES {
         let name = index.to_string();
         gateway.set_routes(&to_web(&name)?).await?;
         ensure!(route(&gateway).await? == format!("shop/shop/{name}"));
-        // Equal routes are active already.
+        // Equal routes are no change.
         gateway.set_routes(&to_web(&name)?).await?;
     }
     // The control: Envoy does not notice a file that is written in place.
@@ -81,7 +80,7 @@ async fn each_change_of_routes_is_in_use_when_it_was_waited_for() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_envoy_refuses_and_what_is_not_translated_is_an_error() -> Result<()> {
+async fn rejected_and_untranslated_routes_are_errors() -> Result<()> {
     let mut gateway = gateway().await?;
     gateway.set_routes(&to_web("good")?).await?;
 
@@ -104,7 +103,7 @@ async fn what_envoy_refuses_and_what_is_not_translated_is_an_error() -> Result<(
     Ok(())
 }
 
-/// Endpoints and routes change under load, and Pods end after the gateway has received their removal.
+/// Endpoints and routes change under load, and Pods end after the gateway has received the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Result<()> {
     let web = ServiceName::new(NAMESPACE, "web");
@@ -115,7 +114,7 @@ async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Resul
     gateway.set_endpoints(&web, vec![pod.endpoint()]).await?;
     let load = Load::start(&target(gateway.address()), RATE);
     let mut changes = 0;
-    // On a fast machine all changes are done before the load has sent enough requests.
+    // On a fast machine all changes end before the load has sent enough requests.
     while changes < CHANGES || load.sent().len() <= REQUESTS {
         let next = start().await?;
         gateway.set_endpoints(&web, vec![next.endpoint()]).await?;
@@ -126,7 +125,7 @@ async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Resul
     let tally = Tally::of(&load.stop().await);
     ensure!(tally.failed() == 0, "{tally:?} of {changes} changes");
 
-    // The control: the gateway receives the removal too late.
+    // The control: the Pod ends before the gateway receives the change.
     let load = Load::start(&target(gateway.address()), RATE);
     pod.end().await;
     sleep(Duration::from_millis(500)).await;
@@ -136,10 +135,10 @@ async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_world_tells_of_changes_late_and_in_order() -> Result<()> {
+async fn changes_arrive_late_and_in_order() -> Result<()> {
     let world = World::new(gateway().await?, Delays::default());
     world.publish_routes(to_web("first")?)?;
-    world.heard().await?;
+    world.delivered().await?;
     let routes = Duration::from_millis(1500);
     world.set_delays(Delays {
         routes,
@@ -149,15 +148,15 @@ async fn a_world_tells_of_changes_late_and_in_order() -> Result<()> {
     world.set_delays(Delays::default());
     world.publish_routes(to_web("quick")?)?;
     ensure!(route(&*world.gateway().await).await? == "shop/shop/first");
-    world.heard().await?;
+    world.delivered().await?;
     ensure!(route(&*world.gateway().await).await? == "shop/shop/quick");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn worlds_at_one_gateway_have_routes_and_delays_of_their_own() -> Result<()> {
+async fn two_worlds_of_one_gateway_have_separate_routes_and_delays() -> Result<()> {
     let first = World::new(gateway().await?, Delays::default());
-    let second = first.beside(Delays::default());
+    let second = first.with_same_gateway(Delays::default());
     let of_other = |name: &str| {
         let mut routes = to_web(name)?;
         let text = routes.route_configuration.to_string();
@@ -167,15 +166,15 @@ async fn worlds_at_one_gateway_have_routes_and_delays_of_their_own() -> Result<(
     };
     first.publish_routes(to_web("first")?)?;
     second.publish_routes(of_other("second")?)?;
-    first.heard().await?;
-    second.heard().await?;
+    first.delivered().await?;
+    second.delivered().await?;
     first.set_delays(Delays {
         routes: Duration::from_secs(3600),
         ..Delays::default()
     });
     first.publish_routes(to_web("late")?)?;
     second.publish_routes(of_other("changed")?)?;
-    second.heard().await?;
+    second.delivered().await?;
     ensure!(route(&*first.gateway().await).await? == "shop/shop/first");
     let other = Target {
         host: "other.example.com".to_owned(),
@@ -194,12 +193,12 @@ async fn after_a_panic_no_envoy_is_left() -> Result<()> {
     let test = tokio::spawn(async move {
         let envoy = Envoy::start(&envoy_binary().unwrap()).await.unwrap();
         *started.lock().unwrap() = envoy.id();
-        panic!("as a test that fails");
+        panic!("a failing test");
     });
     ensure!(test.await.is_err(), "it did not panic");
     let id = id.lock().unwrap().context("no Envoy was started")?;
     eventually("Envoy is gone", async || {
-        // A process that has ended has no executable in `/proc`, even before its parent waits for it.
+        // A process that has exited has no program, even before its parent reads its status.
         let program = fs::read_link(format!("/proc/{id}/exe"));
         ensure!(program.is_err(), "{program:?}");
         Ok(())
@@ -208,7 +207,7 @@ async fn after_a_panic_no_envoy_is_left() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retries_hide_a_pod_that_is_gone_and_delegated_routes_are_met() -> Result<()> {
+async fn retries_hide_a_stopped_pod_and_delegated_routes_match() -> Result<()> {
     let object = |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec});
     let to_web = json!({"destinations": [{"ref": {"name": "web"}}]});
     let below_shop = json!([{"uri": {"prefix": "/shop"}}]);
@@ -252,8 +251,8 @@ async fn retries_hide_a_pod_that_is_gone_and_delegated_routes_are_met() -> Resul
         };
         anyhow::Ok(Tally::of(&Load::send(&target, RATE, 100).await))
     };
-    let with = tally(&policies, "/shop/cart/1").await?;
-    ensure!(with.version("1") == 100, "{with:?}");
+    let with_policy = tally(&policies, "/shop/cart/1").await?;
+    ensure!(with_policy.version("1") == 100, "{with_policy:?}");
     // The controls: without the policy, and a path that only the other table has.
     let without = tally(&[], "/shop/cart/1").await?;
     ensure!(without.failed() > 20, "{without:?}");

@@ -1,6 +1,6 @@
-//! The page of the demo in a real browser: it shows the numbers of the server, and every button has its effect.
+//! The page of the demo in a real browser: it shows the counts of the server, and every button works.
 //!
-//! With `PICTURES` set to a directory, the test that makes pictures and the recording for the documents writes them there.
+//! With `PICTURES` set to a directory, a test writes the pictures and the recording of the documentation there.
 
 use std::env;
 use std::fmt::Write as _;
@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-/// Size limit of the whole page, 100 KB.
-const MOST: usize = 100_000;
+/// Maximum size of the page and its script together, in bytes.
+const MAX_SIZE: usize = 100_000;
 const DESKTOP: Screen = Screen {
     width: 1280,
     height: 800,
@@ -26,16 +26,16 @@ const PHONE: Screen = Screen {
     height: 740,
     is_dark: false,
 };
-/// Upper bound; the test ends the demo earlier.
+/// Lifetime of the demo. A test ends it earlier.
 const SECONDS: u64 = 600;
 
-/// Script that compares the page with the last event, and returns the differences.
-const COMPLAINTS: &str = include_str!("../testdata/page_complaints.js");
+/// Returns a list of the differences between the page and the last event.
+const DIFFERENCES: &str = include_str!("../testdata/page_complaints.js");
 
-/// The tests measure on the same two cores, so only one runs at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// The tests need the whole machine, so one runs at a time.
+static SERIAL: Mutex<()> = Mutex::const_new(());
 
-/// A demo, and its page after the first event.
+/// A demo, and its page in a browser after the first event.
 struct Watched {
     demo: Demo,
     browser: Browser,
@@ -61,7 +61,7 @@ impl Watched {
         Ok(Self { demo, browser })
     }
 
-    /// Clicks a button, and waits for its effect.
+    /// Clicks a button, and waits until the last event is as expected.
     async fn does(&mut self, button: &str, expect: &str) -> Result<()> {
         self.browser.click(&format!("[data-do={button}]")).await?;
         let done = self.sees(expect).await;
@@ -71,8 +71,11 @@ impl Watched {
 
     /// Checks that the page shows the last event.
     async fn agrees(&mut self) -> Result<()> {
-        let complaints = self.browser.evaluate(COMPLAINTS).await?;
-        ensure!(complaints == json!([]), "the page is wrong: {complaints}");
+        let differences = self.browser.evaluate(DIFFERENCES).await?;
+        ensure!(
+            differences == json!([]),
+            "the page differs from the event: {differences}"
+        );
         Ok(())
     }
 
@@ -82,14 +85,15 @@ impl Watched {
         self.browser.wait_for(&expression).await
     }
 
-    /// The text of an element.
+    /// Returns the text of an element.
     async fn text(&mut self, id: &str) -> Result<String> {
         let text = format!("document.getElementById('{id}').innerText");
         let text = self.browser.evaluate(&text).await?;
         Ok(text.as_str().context("no text")?.to_owned())
     }
 
-    fn ends_well(self) -> Result<()> {
+    /// Checks that the page logged no error.
+    fn has_no_errors(self) -> Result<()> {
         let errors = self.browser.errors();
         ensure!(errors.is_empty(), "the page had errors: {errors:#?}");
         Ok(())
@@ -103,8 +107,8 @@ fn requests(event: &Value) -> Result<u64> {
 }
 
 #[tokio::test]
-async fn the_page_shows_each_answer_and_the_servers_counts() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn the_page_shows_each_response_and_the_servers_counts() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let mut page = Watched::open(DESKTOP).await?;
     page.browser
         .wait_for("window.demo.colours().v1 > 1000")
@@ -115,7 +119,7 @@ async fn the_page_shows_each_answer_and_the_servers_counts() -> Result<()> {
     page.browser
         .wait_for("window.demo.colours().v1 > 1000 && window.demo.colours().v2 > 1000")
         .await?;
-    // Mirrored requests go to the new version while the old version answers everyone.
+    // Mirrored requests reach the new version while the old one answers everyone.
     page.sees("it.totals.copies['2'] > 20 && it.personas[0].shares['1'] === 100")
         .await?;
     page.browser.wait_for("window.demo.outlines > 20").await?;
@@ -133,14 +137,14 @@ async fn the_page_shows_each_answer_and_the_servers_counts() -> Result<()> {
         first <= counted && counted <= then,
         "the page had {first}, the server {counted}, the page then {then}"
     );
-    page.ends_well()
+    page.has_no_errors()
 }
 
 #[tokio::test]
-async fn every_button_does_what_it_says() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn every_button_works() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let mut page = Watched::open(DESKTOP).await?;
-    // At rest there is nothing to promote.
+    // Without an update, the button to promote is disabled.
     let refused =
         "document.querySelector('[data-do=promote]').getAttribute('aria-disabled') === 'true'";
     page.browser.wait_for(refused).await?;
@@ -153,7 +157,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     )
     .await?;
     page.sees("Math.abs(it.weights.measured - 25) < 15").await?;
-    // The curves of the written and of the measured share.
+    // The chart has curves of the written and of the measured weight.
     page.browser
         .wait_for(
             "window.demo.colours('shares').mark > 50 && window.demo.colours('shares').ink > 50",
@@ -212,7 +216,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     .await?;
     page.sees("it.weights.written === 0 && it.personas[0].shares['2'] === 100")
         .await?;
-    // No request failed during the abort, the promotion and the faults.
+    // No abort, promotion or fault has lost a request.
     page.sees("it.totals.failed === 0 && it.pods.length === 1")
         .await?;
     let table = page.text("tables").await?;
@@ -232,7 +236,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     )
     .await?;
 
-    // Without the guard requests fail: the gateway knows no Pods of the stable Service.
+    // The failure that the guard prevents: the gateway knows no Pods of the stable Service.
     page.does("late", "it.switches.late").await?;
     page.does("at_once", "it.switches.at_once").await?;
     page.does(
@@ -250,7 +254,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     page.does("late", "!it.switches.late").await?;
     page.does("at_once", "!it.switches.at_once").await?;
 
-    // The page says what needs an API server.
+    // Buttons that need an API server say so.
     for button in ["guard", "delete"] {
         page.browser.click(&format!("[data-why={button}]")).await?;
         page.browser
@@ -258,16 +262,16 @@ async fn every_button_does_what_it_says() -> Result<()> {
             .await
             .with_context(|| button.to_owned())?;
     }
-    page.ends_well()
+    page.has_no_errors()
 }
 
 #[tokio::test]
-async fn a_phone_and_a_keyboard_are_enough() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn the_page_works_on_a_phone_and_with_the_keyboard() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let mut page = Watched::open(PHONE).await?;
     page.browser.press("n").await?;
     page.sees("it.rollout.step === 4").await?;
-    // The tab key leads from the top of the page to the first button, and then to the third one, which promotes.
+    // Three times the tab key from the top of the page: the third button promotes.
     page.browser
         .evaluate("document.activeElement.blur()")
         .await?;
@@ -285,12 +289,12 @@ async fn a_phone_and_a_keyboard_are_enough() -> Result<()> {
     page.browser
         .wait_for("window.demo.colours().v1 > 1000 && window.demo.colours().v2 > 1000")
         .await?;
-    page.ends_well()
+    page.has_no_errors()
 }
 
 #[tokio::test]
-async fn another_site_can_neither_read_nor_press() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn another_site_can_neither_read_events_nor_send_commands() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let demo = Demo::start(SECONDS).await?;
     let port = demo.port();
     let host = format!("host: 127.0.0.1:{port}");
@@ -347,17 +351,20 @@ async fn another_site_can_neither_read_nor_press() -> Result<()> {
                 answer.head
             );
             for foreign in ["http:", "https:", "url("] {
-                ensure!(!answer.body.contains(foreign), "{line} names {foreign}");
+                ensure!(!answer.body.contains(foreign), "{line} contains {foreign}");
             }
         }
     }
-    ensure!(size > 10_000 && size <= MOST, "the page has {size} bytes");
+    ensure!(
+        size > 10_000 && size <= MAX_SIZE,
+        "the page has {size} bytes"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn the_demo_ends_by_itself_and_leaves_no_process() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn the_demo_ends_after_its_time_and_leaves_no_process() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let mut demo = Demo::start(2).await?;
     let children = demo.children()?;
     ensure!(
@@ -379,8 +386,8 @@ async fn the_demo_ends_by_itself_and_leaves_no_process() -> Result<()> {
     Ok(())
 }
 
-/// The actions of a visitor in the recording, with their times in seconds.
-const VISIT: [(u64, &str); 7] = [
+/// The commands in the recording, each after a number of seconds.
+const COMMANDS: [(u64, &str); 7] = [
     (3, "new"),
     (9, "promote"),
     (20, "kill"),
@@ -389,14 +396,15 @@ const VISIT: [(u64, &str); 7] = [
     (48, "promote"),
     (54, "abort"),
 ];
+/// Seconds of the recording.
 const RECORDED: u64 = 59;
-/// Events per second in the recording, half as many as the server sends.
+/// The recording has every second event of the server.
 const EVERY: usize = 2;
 
-/// Without `PICTURES` it writes no file, and only checks that a recording can be played.
+/// Without `PICTURES` the test writes no files, but still checks that a short recording plays.
 #[tokio::test]
 async fn a_recording_plays_without_a_server() -> Result<()> {
-    let _alone = ALONE.lock().await;
+    let _serial = SERIAL.lock().await;
     let directory = env::var_os("PICTURES").map(PathBuf::from);
     let recorded = if directory.is_some() { RECORDED } else { 5 };
     let demo = Demo::start(SECONDS).await?;
@@ -451,18 +459,18 @@ async fn a_recording_plays_without_a_server() -> Result<()> {
     Ok(())
 }
 
-/// Returns the events of a visit as a script. Each event has only the fields that differ from the previous event.
+/// Records events as a script. Each entry has only the fields that differ from the previous one.
 async fn record(demo: &Demo, seconds: u64) -> Result<String> {
     let mut events = demo.events().await?;
     let begun = Instant::now();
-    let mut visit = VISIT.iter().map(|(at, what)| {
+    let mut commands = COMMANDS.iter().map(|(at, what)| {
         if seconds < RECORDED {
             (0, what)
         } else {
             (*at, what)
         }
     });
-    let mut next = visit.next();
+    let mut next = commands.next();
     let mut script = "window.recording = [\n".to_owned();
     let mut before = Map::new();
     let mut kept = Map::new();
@@ -476,7 +484,7 @@ async fn record(demo: &Demo, seconds: u64) -> Result<String> {
             next = if seconds < RECORDED {
                 None
             } else {
-                visit.next()
+                commands.next()
             };
         }
         for (key, value) in event.as_object().context("an event is no object")? {
@@ -507,7 +515,7 @@ async fn record(demo: &Demo, seconds: u64) -> Result<String> {
     Ok(script)
 }
 
-/// Pictures at three moments, at both widths and in both themes.
+/// Takes pictures at four moments, at both widths and in both themes.
 async fn pictures(directory: &std::path::Path) -> Result<()> {
     let demo = Demo::start(SECONDS).await?;
     let mut browser = Browser::start().await?;
@@ -545,7 +553,7 @@ async fn pictures(directory: &std::path::Path) -> Result<()> {
             browser
                 .wait_for("window.demo && window.demo.drawn > 0")
                 .await?;
-            // Bubbles fill the canvas.
+            // Until bubbles fill the canvas.
             sleep(Duration::from_secs(3)).await;
             browser.wait_for("window.demo.shown > 400").await?;
             let kind = if name == "readme" { "webp" } else { "png" };

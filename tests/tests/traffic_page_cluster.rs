@@ -1,5 +1,5 @@
-//! The orders and events of the page of `cargo xtask demo --web --cluster`, for features that need an API server and the released
-//! controller. `traffic_page` tests the same page in a browser.
+//! The page of `cargo xtask demo --web --cluster`, by its commands and its events: the behaviour of an API server and the released
+//! controller. `traffic_page` tests the page in a browser.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use e2e_tests::{Demo, Events};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// Upper bound; the test ends the demo earlier.
+/// Lifetime of the demo. A test ends it earlier.
 const SECONDS: u64 = 600;
 /// Far longer than any step takes on a busy machine. It only ends a failing test.
-const PATIENCE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A demo, and the state of its page.
 struct Watched {
@@ -36,7 +36,7 @@ impl Watched {
         })
     }
 
-    /// Sends an order, and waits for its effect.
+    /// Sends a command, and waits until the state is as expected.
     async fn does(
         &mut self,
         what: &str,
@@ -48,10 +48,10 @@ impl Watched {
         self.sees(expect, is_done).await
     }
 
-    /// Reads events until one is the expected one.
+    /// Reads events until the state is as expected.
     async fn sees(&mut self, expect: &str, is_done: impl Fn(&State<'_>) -> bool) -> Result<()> {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < DEADLINE {
             let event = self.events.next().await?;
             let entries = event.get("log").and_then(Value::as_array);
             for entry in entries.into_iter().flatten() {
@@ -104,7 +104,7 @@ impl Watched {
     }
 }
 
-/// The state of the page at one moment.
+/// The last event and the log so far.
 struct State<'a> {
     event: &'a Value,
     log: &'a [String],
@@ -136,7 +136,7 @@ impl State<'_> {
             && self.event.pointer("/rollout/step") == Some(&json!(step))
     }
 
-    /// Whether this version is stable and the owner's table sends all requests to it.
+    /// Whether this version is stable, and has all requests with the owner's table.
     fn is_promoted(&self, version: u64) -> bool {
         self.text("/rollout/phase") == "Healthy"
             && self.number("/rollout/stable/number") == version
@@ -144,7 +144,7 @@ impl State<'_> {
             && self.number(&format!("/personas/0/shares/{version}")) == 100
     }
 
-    /// Whether the plugin has written the tables since the last entry of this text.
+    /// Whether the plugin has written the tables after the last log line with this text.
     fn is_written_after(&self, text: &str) -> bool {
         let last = |text: &str| self.log.iter().rposition(|line| line.starts_with(text));
         last(text).is_some_and(|at| last("plugin: writes the tables") > Some(at))
@@ -169,7 +169,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.does(
         "new",
-        "testers meet version 2, everyone else does not",
+        "testers reach version 2, everyone else does not",
         |it| {
             it.pauses_at(4)
                 && it.number("/personas/1/shares/2") == 100
@@ -181,7 +181,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.does(
         "promote",
-        "a quarter is asked for, written and measured",
+        "weight 25 is requested, written and measured",
         |it| {
             it.pauses_at(9)
                 && it.number("/weights/asked") == 25
@@ -191,7 +191,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     )
     .await?;
 
-    // The controller may restore the table before the plugin does: it reconciles every 10 s.
+    // The controller reconciles every 10 s, so its call may restore the weights before the plugin repairs them.
     for reverts in 1..=5 {
         page.does("revert", "the table has the weights again", |it| {
             it.count("fault: GitOps restores the owner's table") == reverts
@@ -203,9 +203,10 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
             break;
         }
     }
-    page.sees("the plugin has done it between the calls", |it| {
-        it.logged("plugin: TrafficDriftRepaired")
-    })
+    page.sees(
+        "the plugin has repaired the table between the calls",
+        |it| it.logged("plugin: TrafficDriftRepaired"),
+    )
     .await?;
     page.does("kill", "the controller starts the plugin again", |it| {
         it.number("/plugin/starts") == 2 && it.text("/rollout/phase") == "Paused"
@@ -226,7 +227,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.lost_nothing("a fault")?;
 
-    // With the guard a promotion waits for the gateway, with any delay.
+    // With the guard a promotion waits until the gateway has the endpoints.
     page.does("late", "the switch is on", |it| it.is("/switches/late"))
         .await?;
     page.does("at_once", "the switch is on", |it| {
@@ -255,7 +256,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.sees("version 3 is promoted nevertheless", |it| it.is_promoted(3))
         .await?;
-    page.does("guard_off", "the guard is back", |it| {
+    page.does("guard_off", "the guard is on", |it| {
         !it.is("/switches/guard_off") && it.number("/plugin/starts") == 4
     })
     .await?;
@@ -275,7 +276,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.does("pause", "it is paused", |it| it.is("/rollout/paused"))
         .await?;
-    page.does("pause", "it goes on", |it| !it.is("/rollout/paused"))
+    page.does("pause", "it continues", |it| !it.is("/rollout/paused"))
         .await?;
     page.does("abort", "version 3 has all requests", |it| {
         it.is("/rollout/aborted") && it.number("/personas/1/shares/3") == 100
@@ -284,13 +285,13 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     page.does("retry", "version 4 is tried again", |it| it.pauses_at(4))
         .await?;
 
-    page.does("promote", "a tenth is written", |it| {
+    page.does("promote", "weight 10 is written", |it| {
         it.number("/weights/written") >= 10
     })
     .await?;
     page.does(
         "deleted",
-        "the plugin restores the table of a Rollout that is gone",
+        "the plugin restores the table of the deleted Rollout",
         |it| {
             it.text("/rollout/phase") == "Deleted"
                 && it.logged("plugin: TrafficRestored")

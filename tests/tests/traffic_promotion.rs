@@ -1,15 +1,15 @@
 //! Promotions and aborts by the released controllers under load: no request fails; without the guard many fail.
 //!
-//! Requests go through a real Envoy that receives endpoints up to 1 s late and routes up to 0.5 s late. With `dynamicStableScale`
-//! no request fails under these conditions:
+//! Requests go through a real Envoy that receives endpoints up to 1 s late and routes up to 0.5 s late. With
+//! `dynamicStableScale`, no request is lost under these conditions:
 //!
-//! - Gloo writes the status of the RouteTable when the gateway serves it. The plugin delays the scale-down of the controller until
-//!   then.
-//! - The Rollout sets `abortScaleDownDelaySeconds`. Without it an aborted version is scaled down at once.
-//! - Pods serve for some seconds after SIGTERM, as with a preStop hook, so that the gateway receives their removal first.
+//! - Gloo writes a status in the RouteTable when it serves the table. The plugin makes the controller wait for it before it scales
+//!   down.
+//! - The Rollout sets `abortScaleDownDelaySeconds`. Without it the controller scales down an aborted version at once.
+//! - Pods serve for some seconds after SIGTERM, like with a preStop hook, so that the gateway receives the change of endpoints first.
 //!
-//! A rollout waits for the controller most of the time. `TRAFFIC_WALKS` sets the number of promotions and of aborts. With it,
-//! `TRAFFIC_LANES` Rollouts of each kind run in parallel in one cluster and one Envoy, and share the load.
+//! `TRAFFIC_WALKS` sets the number of promotions, and of aborts. An update mostly waits for the controller, so `TRAFFIC_LANES`
+//! Rollouts of each kind are updated concurrently in one cluster with one Envoy, and share the load.
 
 #![expect(clippy::print_stdout, reason = "a person reads the counts")]
 
@@ -29,18 +29,18 @@ use tokio::time::sleep;
 use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Sent};
 
-/// How long a new version has half of the requests.
+/// How long both versions answer requests.
 const SHARED: Duration = Duration::from_millis(500);
-/// Pause after an abort.
+/// How long the test waits after an abort.
 const ABORTED: Duration = Duration::from_secs(2);
-/// The largest delay of the gateway.
+/// The maximum of the random delays.
 const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
     endpoints: Duration::from_secs(1),
 };
 /// After this time the controller may have missed a change.
 const UNNOTICED: Duration = Duration::from_secs(15);
-/// The delays of the controls: in each of them another path is slower.
+/// The delays of the controls: either endpoints or routes are slower.
 const ROUTE_FIRST: Delays = Delays {
     routes: Duration::from_millis(100),
     endpoints: Duration::from_secs(1),
@@ -64,22 +64,22 @@ const UNREPORTED: RolloutKind = RolloutKind {
     reports: false,
     ..DYNAMIC
 };
-/// What happens to a new version.
+/// The end of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walk {
+enum End {
     Promoted,
     Aborted,
 }
 
-use Walk::{Aborted, Promoted};
+use End::{Aborted, Promoted};
 
-/// The tests measure on the same two cores, so only one runs at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// The tests need the whole machine, so one runs at a time.
+static SERIAL: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_newest_controller_loses_no_request() -> Result<()> {
-    let walks = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
-    guarded("1.10.1", Release::V1_10, &walks).await
+    let updates = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
+    guarded("1.10.1", Release::V1_10, &updates).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -89,8 +89,8 @@ async fn the_oldest_controller_loses_no_request() -> Result<()> {
 
 /// The positive controls of the tests above.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn without_what_they_need_requests_fail() -> Result<()> {
-    let _alone = ALONE.lock().await;
+async fn without_the_guard_or_a_status_requests_fail() -> Result<()> {
+    let _serial = SERIAL.lock().await;
     let off = Setup {
         variables: &[("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))],
         ..Setup::default()
@@ -113,26 +113,25 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
         }
     }
     let (dynamic, plain, unreported) = tokio::try_join!(
-        // On a busy machine requests may not fail in every control: the old Pods may end after the endpoints arrive.
-        side_by_side(dynamic, &[Promoted; 4], None),
-        side_by_side(plain, &[Promoted, Promoted], None),
-        side_by_side(unreported, &[Promoted; 4], None),
+        // On a busy machine not every promotion loses requests: the old Pods may end after the endpoints have arrived.
+        update_concurrently(dynamic, &[Promoted; 4], None),
+        update_concurrently(plain, &[Promoted, Promoted], None),
+        update_concurrently(unreported, &[Promoted; 4], None),
     )?;
     let dynamic = sum("without the guard, with dynamicStableScale", &dynamic);
     let plain = sum("without the guard, without dynamicStableScale", &plain);
     let name = "without a status of the table, with dynamicStableScale";
     let unreported = sum(name, &unreported);
-    // The stable Service has no Pods until the gateway receives the new ones.
+    // For the gateway the stable Service has no Pods until it receives the new ones.
     ensure!(dynamic.failed > 100, "{dynamic:?}");
-    // The stable Service leads to the old Pods until the gateway receives the new ones.
+    // For the gateway the stable Service has the old Pods until it receives the new ones.
     ensure!(plain.old > 100, "{plain:?}");
-    // At full weight the old Pods end before the route changes, because without a status the plugin does not know when the route is
-    // served.
+    // At full weight the old Pods end before the gateway has the route, because the plugin does not know when it is served.
     ensure!(unreported.failed > 20, "{unreported:?}");
     cluster.stop().await
 }
 
-/// How many Rollouts of a kind run in parallel.
+/// Returns the number of concurrent Rollouts of a kind.
 fn lanes() -> Result<u32> {
     let lanes = env::var("TRAFFIC_LANES");
     let lanes: u32 = lanes.map_or(Ok(1), |lanes| lanes.parse())?;
@@ -140,33 +139,33 @@ fn lanes() -> Result<u32> {
     Ok(lanes)
 }
 
-/// Runs Rollouts with and without `dynamicStableScale` in parallel, each with random delays.
-async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> {
-    let _alone = ALONE.lock().await;
-    let begun = Instant::now();
+/// Updates Rollouts with and without `dynamicStableScale` concurrently, each with random delays, and checks that no request fails.
+async fn guarded(version: &str, release: Release, updates: &[End]) -> Result<()> {
+    let _serial = SERIAL.lock().await;
+    let started = Instant::now();
     let seed = match env::var("TRAFFIC_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => fastrand::u64(..),
     };
     let lanes = lanes()?;
-    let walks = match env::var("TRAFFIC_WALKS") {
+    let updates = match env::var("TRAFFIC_WALKS") {
         Ok(count) => {
             let all: usize = count.parse()?;
             [Promoted, Aborted].repeat(all.div_ceil(usize::try_from(lanes)?))
         }
-        Err(_) => walks.to_vec(),
+        Err(_) => updates.to_vec(),
     };
     let cluster = Cluster::start(release).await?;
     cluster.stop_kubelet();
-    let walked = async {
+    let outcome = async {
         let gateway = open_gateway().await?;
         let (dynamic, plain) = tokio::try_join!(
             UnderLoad::open_lanes(&cluster, &gateway, DYNAMIC, lanes),
             UnderLoad::open_lanes(&cluster, &gateway, PLAIN, lanes),
         )?;
         let (dynamic, plain) = tokio::try_join!(
-            side_by_side(dynamic, &walks, Some(Rng::with_seed(seed))),
-            side_by_side(plain, &walks, Some(Rng::with_seed(!seed))),
+            update_concurrently(dynamic, &updates, Some(Rng::with_seed(seed))),
+            update_concurrently(plain, &updates, Some(Rng::with_seed(!seed))),
         )?;
         let dynamic = sum(&format!("{version}, with dynamicStableScale"), &dynamic);
         let plain = sum(&format!("{version}, without dynamicStableScale"), &plain);
@@ -177,10 +176,10 @@ async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> 
         }
         Ok(())
     };
-    let walked = walked.await;
-    println!("{version}: {:.0?} in all", begun.elapsed());
-    let walked = walked.with_context(|| format!("TRAFFIC_SEED={seed}"));
-    walked.map_err(|error| cluster.with_logs(error))?;
+    let outcome = outcome.await;
+    println!("{version}: {:.0?} in total", started.elapsed());
+    let outcome = outcome.with_context(|| format!("TRAFFIC_SEED={seed}"));
+    outcome.map_err(|error| cluster.with_logs(error))?;
     cluster.stop().await
 }
 
@@ -189,23 +188,22 @@ struct Outcome {
     tally: Tally,
     /// Answers of the old version to requests that were sent when the new version had all traffic.
     old: usize,
-    /// The times of the actions, and the tenths of a second in which requests failed.
+    /// The actions with their times, and the tenths of a second in which requests failed.
     log: Vec<String>,
-    walks: usize,
+    updates: usize,
     took: Duration,
 }
 
 /// The results of the requests to all Rollouts of a kind.
 #[derive(Debug, Default)]
 struct Sum {
-    walks: usize,
+    updates: usize,
     requests: usize,
     failed: usize,
     old: usize,
 }
 
-/// Adds the results of the lanes of a kind, and prints a line for each. It prints the timeline of a single lane, and of lanes with
-/// failed requests.
+/// Adds up the lanes of a kind, and prints a line for each. Prints the log of a single lane, and of lanes that lost a request.
 fn sum(name: &str, lanes: &[Outcome]) -> Sum {
     let mut sum = Sum::default();
     for (lane, outcome) in lanes.iter().enumerate() {
@@ -213,15 +211,15 @@ fn sum(name: &str, lanes: &[Outcome]) -> Sum {
             tally,
             old,
             log,
-            walks,
+            updates,
             took,
         } = outcome;
-        sum.walks += walks;
+        sum.updates += updates;
         sum.requests += tally.requests();
         sum.failed += tally.failed();
         sum.old += old;
         println!(
-            "{name}, lane {lane}: {walks} walks in {took:.0?}, {} requests, failed {:?}, {old} answered by the old version",
+            "{name}, lane {lane}: {updates} updates in {took:.0?}, {} requests, failed {:?}, {old} answered by the old version",
             tally.requests(),
             tally.failures,
         );
@@ -233,34 +231,34 @@ fn sum(name: &str, lanes: &[Outcome]) -> Sum {
     sum
 }
 
-/// Runs Rollouts in parallel. Each has its own delays, if they are random.
+/// Updates Rollouts concurrently. Each has different random delays if `delays` is set.
 ///
 /// # Errors
-/// One of them does not reach its end. The others are then stopped.
-async fn side_by_side(
+/// Returns the first error of a Rollout, and stops the others.
+async fn update_concurrently(
     rollouts: Vec<UnderLoad>,
-    walks: &[Walk],
+    updates: &[End],
     mut delays: Option<Rng>,
 ) -> Result<Vec<Outcome>> {
     let lanes = rollouts.into_iter().enumerate().map(|(lane, rollout)| {
         let delays = delays.as_mut().map(Rng::fork);
-        let walked = promote_or_abort(rollout, walks, delays);
-        async move { walked.await.with_context(|| format!("lane {lane}")) }
+        let updated = promote_or_abort(rollout, updates, delays);
+        async move { updated.await.with_context(|| format!("lane {lane}")) }
     });
     try_join_all(lanes.collect::<Vec<_>>()).await
 }
 
-/// Runs new versions through their steps, with new delays for each action, and counts requests.
+/// Promotes or aborts new versions under load, with new delays for each action, and counts the results.
 async fn promote_or_abort(
     rollout: UnderLoad,
-    walks: &[Walk],
+    updates: &[End],
     delays: Option<Rng>,
 ) -> Result<Outcome> {
     let mut log = Vec::new();
-    let begun = Instant::now();
-    let walked = rollout.during(async |it| walk(it, walks, delays, &mut log).await);
-    let walked = walked.await;
-    let (spans, sent) = walked.with_context(|| format!("{log:#?}"))?;
+    let started = Instant::now();
+    let outcome = rollout.during(async |it| update(it, updates, delays, &mut log).await);
+    let outcome = outcome.await;
+    let (spans, sent) = outcome.with_context(|| format!("{log:#?}"))?;
     let failed = sent.iter().filter(|it| !it.answer.is_success());
     let tenths: BTreeSet<_> = failed.map(|it| it.at.as_millis() / 100).collect();
     log.extend(
@@ -276,16 +274,16 @@ async fn promote_or_abort(
         old: sent.iter().filter(is_old).count(),
         tally: Tally::of(&sent),
         log,
-        walks: walks.len(),
-        took: begun.elapsed(),
+        updates: updates.len(),
+        took: started.elapsed(),
     })
 }
 
-/// Waits for the reaction of the controller to a change of its Rollout.
+/// Waits until the controller has reconciled a change of the Rollout.
 ///
-/// Controller 1.5.1 can miss a change that arrives during a reconcile: it writes the older Rollout to its cache and waits for the
-/// next event. A user would repeat the command; this function changes a label of the Rollout.
-async fn noticed(canary: &Canary, done: impl Future<Output = Result<()>>) -> Result<()> {
+/// Controller 1.5.1 can miss a change that arrives during a reconcile: it writes the older Rollout to its cache, and waits for the
+/// next event. A user would repeat the command; the test changes a label.
+async fn reconciled(canary: &Canary, done: impl Future<Output = Result<()>>) -> Result<()> {
     let touched = async {
         loop {
             sleep(UNNOTICED).await;
@@ -298,15 +296,15 @@ async fn noticed(canary: &Canary, done: impl Future<Output = Result<()>>) -> Res
     }
 }
 
-/// The time from which a new version had all traffic, and the version that it replaced.
+/// The time in which a new version had all traffic, and the version that it replaced.
 struct Span {
     during: Range<Duration>,
     old: String,
 }
 
-async fn walk(
+async fn update(
     rollout: &LoadedRollout,
-    walks: &[Walk],
+    updates: &[End],
     mut delays: Option<Rng>,
     log: &mut Vec<String>,
 ) -> Result<Vec<Span>> {
@@ -331,35 +329,35 @@ async fn walk(
     let owners = canary.table().await?;
     let mut spans = Vec::new();
     let mut stable = 1;
-    for (new, walk) in (2..).zip(walks) {
+    for (new, end) in (2..).zip(updates) {
         note(&format!("version {new}"));
         let image = format!("registry.example.com/demo:{new}");
         canary.change_image(&image).await?;
-        noticed(canary, canary.paused_at(1)).await?;
-        // For a moment both versions answer.
-        world.heard().await?;
+        reconciled(canary, canary.paused_at(1)).await?;
+        // Both versions answer for a moment.
+        world.delivered().await?;
         sleep(SHARED).await;
-        match walk {
+        match end {
             Aborted => {
                 note("abort");
                 canary.abort().await?;
-                noticed(canary, canary.aborted()).await?;
+                reconciled(canary, canary.aborted()).await?;
                 canary.restores(&owners).await?;
-                // For two seconds the controller switches the canary Service to the aborted Pods and back.
+                // In these 2 s the controller changes the selector of the canary Service to the aborted Pods and back.
                 sleep(ABORTED).await;
-                world.heard().await?;
+                world.delivered().await?;
             }
             Promoted => {
                 note("full weight");
                 canary.promote().await?;
-                noticed(canary, canary.paused_at(3)).await?;
-                world.heard().await?;
+                reconciled(canary, canary.paused_at(3)).await?;
+                world.delivered().await?;
                 let begin = load.elapsed();
                 note("promotion");
                 canary.promote().await?;
-                noticed(canary, canary.healthy()).await?;
+                reconciled(canary, canary.healthy()).await?;
                 canary.restores(&owners).await?;
-                world.heard().await?;
+                world.delivered().await?;
                 let (during, old) = (begin..load.elapsed(), stable.to_string());
                 spans.push(Span { during, old });
                 stable = new;

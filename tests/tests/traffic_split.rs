@@ -1,7 +1,7 @@
-//! A real Envoy serves the tables that the plugin wrote, and the tests count its requests: shares, header routes and mirrors.
+//! A real Envoy routes requests by the tables that the plugin wrote: shares, header routes and mirrors.
 //!
-//! Our host half makes the controller's calls. Every share has a tolerance of 5 standard deviations, and a control checks that a
-//! wrong share is detected.
+//! Our host side makes the controller's calls. Every share has a bound of 5 standard deviations, and a control checks that a wrong
+//! share is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use rollouts_rpc::{Rollout, WeightDestination};
 use serde_json::{Value, json};
 use traffic_lab::proof::{BOUND, Tally, sigma};
 
-/// Gives a tolerance of 2.4 percentage points at weight 10, and of 4 at weight 50.
+/// Number of requests that are split. The bound is then 2.4 points at weight 10, and 4 points at weight 50.
 const COUNT: u64 = 4000;
-/// For requests that must all go to one destination.
+/// Number of requests that must all have the same destination.
 const EACH: u64 = 1000;
 
 const TABLE: &str = "\
@@ -37,7 +37,7 @@ spec:
     forwardTo: {destinations: [{ref: {name: reviews}}]}
 ";
 
-/// The Rollout `reviews` during its update, with `more` merged into its strategy.
+/// Returns the Rollout `reviews` during its update, with `more` merged into its strategy and `plugin` into the plugin's block.
 fn reviews(more: Value, plugin: Value) -> Result<Rollout> {
     let mut block = json!({"routeTableSelector": {"name": "shop"}});
     merge(&mut block, plugin);
@@ -55,8 +55,8 @@ fn reviews(more: Value, plugin: Value) -> Result<Rollout> {
     }))?)
 }
 
-/// The same Rollout after its promotion.
-fn at_rest(rollout: &Rollout) -> Rollout {
+/// Returns the Rollout after its promotion.
+fn promoted(rollout: &Rollout) -> Rollout {
     let mut rollout = rollout.clone();
     rollout.status.stable_rs = rollout.status.current_pod_hash.clone();
     rollout
@@ -77,8 +77,8 @@ fn shares(tally: &Tally, expected: &[(&str, f64)]) -> Result<()> {
     tally.check(expected).map(drop).map_err(anyhow::Error::msg)
 }
 
-/// The control: these counts must be detected as wrong, far outside of the tolerance.
-fn is_wrong(tally: &Tally, version: &str, percent: f64) -> Result<()> {
+/// Checks a control: the share of this version must be far outside of the bound.
+fn check_wrong(tally: &Tally, version: &str, percent: f64) -> Result<()> {
     let off = sigma(tally.version(version), tally.requests(), percent);
     ensure!(tally.failed() == 0, "{tally:?}");
     ensure!(
@@ -101,7 +101,7 @@ async fn requests_are_split_by_weight_beside_a_third_destination() -> Result<()>
         shares(&counted, &expected).with_context(|| format!("weight {weight}"))?;
     }
 
-    // The control: canary and stable are exchanged.
+    // The control: canary and stable are swapped.
     shop.serve_with_fault(|routes| {
         let exchanged = routes.replace("shop/reviews-canary", "@");
         exchanged
@@ -109,7 +109,7 @@ async fn requests_are_split_by_weight_beside_a_third_destination() -> Result<()>
             .replace('@', "shop/reviews")
     })
     .await?;
-    is_wrong(&shop.count("/", &[], COUNT).await, "reviews-canary", 90.0)?;
+    check_wrong(&shop.count("/", &[], COUNT).await, "reviews-canary", 90.0)?;
 
     shop.set_weight(&rollout, 25, &[]).await?;
     let expected = [
@@ -125,12 +125,12 @@ async fn requests_are_split_by_weight_beside_a_third_destination() -> Result<()>
         first.replace(&format!(",{legacy}"), "")
     })
     .await?;
-    is_wrong(&shop.count("/checkout", &[], COUNT).await, "legacy", 20.0)?;
+    check_wrong(&shop.count("/checkout", &[], COUNT).await, "legacy", 20.0)?;
 
     shop.set_weight(&rollout, 100, &[]).await?;
     let all = shop.count("/", &[], EACH).await;
     shares(&all, &[("reviews-canary", 100.0)])?;
-    shop.close(&[&at_rest(&rollout)]).await
+    shop.close(&[&promoted(&rollout)]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,8 +160,8 @@ async fn subsets_of_one_service_get_their_shares() -> Result<()> {
         )
     })
     .await?;
-    is_wrong(&shop.count("/", &[], COUNT).await, "new", 25.0)?;
-    shop.close(&[&at_rest(&rollout)]).await
+    check_wrong(&shop.count("/", &[], COUNT).await, "new", 25.0)?;
+    shop.close(&[&promoted(&rollout)]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,12 +205,14 @@ async fn an_experiment_and_a_second_rollout_get_their_shares() -> Result<()> {
     ];
     let counted = shop.count("/checkout", &[], COUNT).await;
     ensure!(counted.check(&before).is_err(), "{counted:?}");
-    is_wrong(&counted, "ratings", 20.0).or_else(|_| is_wrong(&counted, "ratings-canary", 0.0))?;
-    shop.close(&[&at_rest(&rollout), &at_rest(&ratings)]).await
+    check_wrong(&counted, "ratings", 20.0)
+        .or_else(|_| check_wrong(&counted, "ratings-canary", 0.0))?;
+    shop.close(&[&promoted(&rollout), &promoted(&ratings)])
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ping_pong_services_exchange_their_shares() -> Result<()> {
+async fn ping_pong_services_swap_their_shares() -> Result<()> {
     let table = TABLE.replace("name: reviews}", "name: ping}");
     let mut shop = Shop::open(&table, &["ping", "pong", "legacy"]).await?;
     let services = json!({
@@ -231,11 +233,11 @@ async fn ping_pong_services_exchange_their_shares() -> Result<()> {
         shop.set_weight(&rollout, 25, &[]).await?;
         shares(&shop.count("/", &[], COUNT).await, &expected)?;
     }
-    // The control: the shares with exchanged roles.
+    // The control: the shares of the swapped roles.
     let wrong = shop.count("/", &[], COUNT).await;
-    is_wrong(&wrong, "ping", 75.0)?;
+    check_wrong(&wrong, "ping", 75.0)?;
     rollout.status.canary = roles("ping")?;
-    shop.close(&[&at_rest(&rollout)]).await
+    shop.close(&[&promoted(&rollout)]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -282,11 +284,11 @@ async fn header_routes_lead_testers_to_the_canary_and_nobody_else() -> Result<()
         let counted = shop.count("/any", &[header], EACH).await;
         shares(&counted, &[("reviews", 100.0)]).context(header)?;
     }
-    // The owner's route that precedes them keeps its precedence: no Pod answers.
+    // The owner's route before the header routes still has precedence: no Pod answers.
     let health = shop.count("/healthz", &["x-tester: yes"], EACH).await;
     shares(&health, &[("", 100.0)])?;
 
-    // Weights do not change the version of testers.
+    // Weights do not change the destination of testers.
     rollout.status.current_step_index = Some(1);
     shop.set_weight(&rollout, 50, &[]).await?;
     let counted = shop.count("/any", &["x-tester: yes"], EACH).await;
@@ -294,18 +296,18 @@ async fn header_routes_lead_testers_to_the_canary_and_nobody_else() -> Result<()
     let counted = shop.count("/any", &[], COUNT).await;
     shares(&counted, &[("reviews-canary", 50.0), ("reviews", 50.0)])?;
 
-    // The control: after their sources, header routes match no request.
-    shop.serve_with_fault(routes_reversed).await?;
+    // The control: header routes after their source routes match no request.
+    shop.serve_with_fault(reverse_routes).await?;
     let counted = shop.count("/any", &["x-tester: yes"], EACH).await;
     ensure!(
         counted.check(&[("reviews-canary", 100.0)]).is_err(),
         "{counted:?}"
     );
-    shop.close(&[&at_rest(&rollout)]).await
+    shop.close(&[&promoted(&rollout)]).await
 }
 
-/// The routes of every host in the opposite order.
-fn routes_reversed(routes: &str) -> String {
+/// Reverses the routes of every host.
+fn reverse_routes(routes: &str) -> String {
     let Ok(mut routes) = serde_json::from_str::<Value>(routes) else {
         return String::new();
     };
@@ -317,7 +319,7 @@ fn routes_reversed(routes: &str) -> String {
     routes.to_string()
 }
 
-/// A mirror of a fifth of the requests, with a split of 75 to 25.
+/// A mirror of 20 % of the requests, with a split of 75 to 25.
 #[tokio::test(flavor = "multi_thread")]
 async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
     let mut shop = Shop::open(TABLE, &["reviews", "reviews-canary", "legacy"]).await?;
@@ -347,7 +349,7 @@ async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
         "{stable:?} {canary:?}"
     );
 
-    // The control: with the denominator of a percent, only one side has mirrored requests.
+    // The control: with a denominator of 100, only one side is mirrored.
     shop.serve_with_fault(|routes| {
         routes.replace(
             r#"{"numerator":200000,"denominator":"MILLION"}"#,
@@ -361,14 +363,14 @@ async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
         "{stable:?} {canary:?}"
     );
 
-    // At weight 0 no request of the mirror fails if the canary is gone.
+    // At weight 0, requests to the mirror route succeed without Pods of the canary.
     shop.set_weight(&rollout, 0, &[]).await?;
     shop.end_pods("reviews-canary").await?;
     shares(&shop.count("/any", &[], EACH).await, &[("reviews", 100.0)])?;
-    shop.close(&[&at_rest(&rollout)]).await
+    shop.close(&[&promoted(&rollout)]).await
 }
 
-/// Returns how many of the requests that one side answered were mirrored.
+/// The requests that one side of the split answered, and how many of them were mirrored.
 #[derive(Debug)]
 struct Copied {
     copies: usize,
@@ -381,7 +383,7 @@ impl Copied {
     }
 }
 
-/// Sends requests, and counts mirrored ones by the side that answered the original: stable, then canary.
+/// Sends requests, and counts mirrored requests by the side that answered the original: stable, then canary.
 async fn copies(shop: &Shop) -> Result<[Copied; 2]> {
     let (stable, canary) = (shop.pod("reviews")?, shop.pod("reviews-canary")?);
     let before = (stable.requests(), canary.requests(), canary.copies());

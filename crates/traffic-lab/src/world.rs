@@ -69,7 +69,7 @@ impl World {
 
     /// Another world at the same gateway, with separate RouteTables, Services, delays and hosts.
     #[must_use]
-    pub fn beside(&self, delays: Delays) -> Self {
+    pub fn with_same_gateway(&self, delays: Delays) -> Self {
         let gateway = Arc::clone(&self.gateway);
         Self::at(gateway, self.address, Arc::clone(&self.parts), delays)
     }
@@ -141,7 +141,7 @@ impl World {
     ///
     /// # Errors
     /// Returns `Err` if a change stopped the gateway.
-    pub async fn heard(&self) -> Result<(), LabError> {
+    pub async fn delivered(&self) -> Result<(), LabError> {
         let mut progress = self.progress.subscribe();
         let done = progress.wait_for(|it| it.pending == 0 || it.stopped.is_some());
         let done = done.await.map(|it| it.stopped.clone()).unwrap_or_default();

@@ -77,7 +77,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// Returns `Err` if a Pod does not exist, or the API server rejects the slice.
-    pub async fn lead(&self, service: &str, pods: &[&str]) -> Result<()> {
+    pub async fn set_endpoints(&self, service: &str, pods: &[&str]) -> Result<()> {
         let mut endpoints = Vec::new();
         for name in pods {
             let uid = self.uids.get(*name).context("no such Pod")?;

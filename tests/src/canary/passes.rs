@@ -14,7 +14,7 @@ use crate::generator::send;
 
 const SERIES: &str = "gloo_router_passes_total{result=\"";
 
-/// The passes of a cluster's plugin, by result. The passes between the last [`Passes::look`] and the end of a process are not
+/// The passes of a cluster's plugin, by result. The passes between the last [`Passes::scrape`] and the end of a process are not
 /// counted.
 pub struct Passes {
     directory: PathBuf,
@@ -43,7 +43,7 @@ impl Passes {
     ///
     /// # Errors
     /// Returns `Err` if the directory cannot be created.
-    pub fn keep_in(&mut self, directory: PathBuf) -> Result<()> {
+    pub fn save_scrapes_to(&mut self, directory: PathBuf) -> Result<()> {
         fs::create_dir_all(&directory)?;
         self.scrapes = Some(directory);
         Ok(())
@@ -53,7 +53,7 @@ impl Passes {
     ///
     /// # Errors
     /// Returns `Err` if the processes cannot be listed, or an answer cannot be written.
-    pub async fn look(&mut self) -> Result<()> {
+    pub async fn scrape(&mut self) -> Result<()> {
         let Some(process) = plugins_below(&self.directory)?.pop() else {
             return Ok(());
         };

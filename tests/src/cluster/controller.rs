@@ -157,7 +157,7 @@ impl Controller {
     ///
     /// # Errors
     /// Returns `Err` if it keeps running.
-    pub async fn gives_up(&mut self) -> Result<()> {
+    pub async fn exits(&mut self) -> Result<()> {
         eventually("the controller ends", async || {
             let status = self.process.exit_status()?;
             status.with_context(|| format!("it still runs:\n{}", self.log_tail()))

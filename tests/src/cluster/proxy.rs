@@ -51,7 +51,7 @@ pub struct Proxy {
 
 /// A request that the proxy received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// When it arrived.
     pub at: Instant,
     /// The RBAC verb: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
@@ -60,9 +60,16 @@ pub struct Seen {
     pub resource: String,
 }
 
-/// A fault of the API server.
+impl RecordedRequest {
+    /// Whether the request changes an object.
+    pub fn is_write(&self) -> bool {
+        ["create", "update", "patch", "delete"].contains(&self.verb)
+    }
+}
+
+/// A fault of the API server that the proxy injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sickness {
+pub enum ApiServerFault {
     /// Every second request is answered with 429 and `Retry-After: 5`.
     Overloaded,
     /// Every request is answered with 500.
@@ -78,7 +85,7 @@ pub enum Sickness {
 struct Shared {
     upstream: Client,
     state: Mutex<State>,
-    sickness: watch::Sender<Option<Sickness>>,
+    fault: watch::Sender<Option<ApiServerFault>>,
     /// Notified when all open watches must end.
     expired: watch::Sender<()>,
 }
@@ -88,7 +95,7 @@ struct State {
     delay: Duration,
     /// Number of requests so far.
     number: u64,
-    seen: Vec<Seen>,
+    requests: Vec<RecordedRequest>,
     last_patch: Option<(Parts, Bytes)>,
 }
 
@@ -107,7 +114,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream: cluster.controller_client().await?,
             state: Mutex::default(),
-            sickness: watch::Sender::new(None),
+            fault: watch::Sender::new(None),
             expired: watch::Sender::new(()),
         });
         let server = tokio::spawn(serve(listener, Arc::clone(&shared)));
@@ -125,18 +132,18 @@ impl Proxy {
     }
 
     /// Sets the delay of every request. The default is none.
-    pub fn delay(&self, delay: Duration) {
+    pub fn set_delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
     }
 
     /// Sets the fault of the API server. The default is none.
-    pub fn suffer(&self, sickness: Option<Sickness>) {
-        self.shared.sickness.send_replace(sickness);
+    pub fn set_fault(&self, fault: Option<ApiServerFault>) {
+        self.shared.fault.send_replace(fault);
     }
 
     /// Returns the requests since the last call, in the order of their arrival.
-    pub fn take_seen(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.shared.state().seen)
+    pub fn take_requests(&self) -> Vec<RecordedRequest> {
+        std::mem::take(&mut self.shared.state().requests)
     }
 
     /// Returns the last PATCH.
@@ -165,15 +172,15 @@ impl Shared {
     }
 
     /// Records a request, delays it, and forwards it, unless the fault answers it.
-    async fn pass_on(&self, request: Request<Incoming>) -> Response<ProxiedBody> {
+    async fn forward(&self, request: Request<Incoming>) -> Response<ProxiedBody> {
         let (mut parts, body) = request.into_parts();
-        drop_hop_by_hop(&mut parts.headers);
+        remove_hop_by_hop(&mut parts.headers);
         let (verb, resource) = describe(&parts.method, &parts.uri);
-        let sickness = *self.sickness.borrow();
+        let fault = *self.fault.borrow();
         let (delay, number) = {
             let mut state = self.state();
             state.number += 1;
-            state.seen.push(Seen {
+            state.requests.push(RecordedRequest {
                 at: Instant::now(),
                 verb,
                 resource,
@@ -183,19 +190,21 @@ impl Shared {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        match sickness {
-            Some(Sickness::Overloaded) if number % 2 == 0 => {
+        match fault {
+            Some(ApiServerFault::Overloaded) if number % 2 == 0 => {
                 let mut response = failure(StatusCode::TOO_MANY_REQUESTS, "too many requests");
                 let later = HeaderValue::from_static("5");
                 response.headers_mut().insert(header::RETRY_AFTER, later);
                 return response;
             }
-            Some(Sickness::Failing) => {
+            Some(ApiServerFault::Failing) => {
                 return failure(StatusCode::INTERNAL_SERVER_ERROR, "etcd has no leader");
             }
-            Some(Sickness::Frozen) => {
-                let mut sickness = self.sickness.subscribe();
-                let _ = sickness.wait_for(|it| *it != Some(Sickness::Frozen)).await;
+            Some(ApiServerFault::Frozen) => {
+                let mut fault = self.fault.subscribe();
+                let _ = fault
+                    .wait_for(|it| *it != Some(ApiServerFault::Frozen))
+                    .await;
             }
             _ => {}
         }
@@ -206,13 +215,13 @@ impl Shared {
         if verb == "patch" {
             self.state().last_patch = Some((parts.clone(), body.clone()));
         }
-        let watching = (self.expired.subscribe(), self.sickness.subscribe());
+        let watching = (self.expired.subscribe(), self.fault.subscribe());
         match self
             .upstream
             .send(Request::from_parts(parts, body.into()))
             .await
         {
-            Ok(response) => passed_back(response, (verb == "watch").then_some(watching)),
+            Ok(response) => forward_response(response, (verb == "watch").then_some(watching)),
             Err(error) => failure(StatusCode::BAD_GATEWAY, &error.to_string()),
         }
     }
@@ -229,7 +238,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve_connection(stream: TcpStream, shared: Arc<Shared>) {
     // Without it, the second part of an answer waits for the acknowledgement of the first.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(async |request| Ok::<_, Infallible>(shared.pass_on(request).await));
+    let service = service_fn(async |request| Ok::<_, Infallible>(shared.forward(request).await));
     // The client may close the connection.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
@@ -238,14 +247,14 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>) {
 
 /// Returns the answer to a request. A watch ends with an event 410 when the first receiver is notified, and its events are
 /// blocked or delayed by the fault in the second one.
-fn passed_back(
+fn forward_response(
     response: Response<Body>,
-    watching: Option<(watch::Receiver<()>, watch::Receiver<Option<Sickness>>)>,
+    watching: Option<(watch::Receiver<()>, watch::Receiver<Option<ApiServerFault>>)>,
 ) -> Response<ProxiedBody> {
     let (mut parts, body) = response.into_parts();
-    drop_hop_by_hop(&mut parts.headers);
+    remove_hop_by_hop(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    let Some((mut expired, sickness)) = watching else {
+    let Some((mut expired, fault)) = watching else {
         return Response::from_parts(parts, body.boxed_unsync());
     };
     let status = json!({
@@ -259,18 +268,18 @@ fn passed_back(
         let _ = end.send(());
     };
     let last = async move { ended.await.is_ok().then(|| Ok(Bytes::from(event))) };
-    let is_silent = |it: &Option<Sickness>| *it == Some(Sickness::SilentWatches);
-    let is_new = is_silent(&sickness.borrow());
+    let is_silent = |it: &Option<ApiServerFault>| *it == Some(ApiServerFault::SilentWatches);
+    let is_new = is_silent(&fault.borrow());
     let events = body.into_data_stream().then(move |chunk| {
-        let mut sickness = sickness.clone();
+        let mut fault = fault.clone();
         async move {
-            let now = *sickness.borrow();
-            if let Some(Sickness::LateEvents(most)) = now {
+            let now = *fault.borrow();
+            if let Some(ApiServerFault::LateEvents(most)) = now {
                 tokio::time::sleep(most.mul_f64(fastrand::f64())).await;
             }
-            let tells = |it: &Option<Sickness>| is_new || !is_silent(it);
-            let frozen = Some(Sickness::Frozen);
-            let _ = sickness.wait_for(|it| *it != frozen && tells(it)).await;
+            let delivers = |it: &Option<ApiServerFault>| is_new || !is_silent(it);
+            let frozen = Some(ApiServerFault::Frozen);
+            let _ = fault.wait_for(|it| *it != frozen && delivers(it)).await;
             chunk
         }
     });
@@ -293,7 +302,7 @@ fn failure(code: StatusCode, message: &str) -> Response<ProxiedBody> {
     response
 }
 
-fn drop_hop_by_hop(headers: &mut HeaderMap) {
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }

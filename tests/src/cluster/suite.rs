@@ -10,6 +10,12 @@ use tokio::sync::{OnceCell, RwLock};
 
 use crate::{Cluster, Release};
 
+/// Lists the tests of a [`Suite`](crate::Suite), each with the name of its function: `trials![suite: first, second]`.
+#[macro_export]
+macro_rules! trials {
+    ($suite:ident: $($test:ident),+ $(,)?) => { vec![$($suite.trial(stringify!($test), $test)),+] };
+}
+
 /// The tests of a file and their cluster.
 pub struct Suite {
     runtime: Runtime,

@@ -28,7 +28,7 @@ use super::{Replicas, Workloads, open_gateway};
 use crate::cluster::METRICS_ADDRESS;
 use crate::cluster::free_ports;
 use crate::generator::send;
-use crate::{Canary, Cluster, Proxy, Release, Setup, Sickness, manifest};
+use crate::{ApiServerFault, Canary, Cluster, Proxy, Release, Setup, manifest};
 
 const RELEASE: Release = Release::V1_10;
 const NAMESPACE: &str = "shop";
@@ -44,9 +44,9 @@ const SCALE_DOWN_AT_ONCE: u32 = 1;
 /// `--gc-after` in seconds: when the plugin restores the table of a deleted Rollout. The default is 30 s.
 const GC_AFTER: &str = "10";
 /// Interval of reading objects.
-const LOOK: Duration = Duration::from_millis(200);
+const OBJECTS_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of reading Events and metrics.
-const GLANCE: Duration = Duration::from_secs(1);
+const PLUGIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time to wait for the end of a reconcile.
 const BUSY: Duration = Duration::from_secs(1);
 /// The plugin's counter of calls.
@@ -83,8 +83,8 @@ pub struct ClusterStage {
     plugin: Plugin,
     /// The texts of Events in the log, and the count of each.
     events: BTreeMap<String, i32>,
-    look: Instant,
-    glance: Instant,
+    objects_due: Instant,
+    plugin_due: Instant,
 }
 
 /// The plugin's counters of the controller's calls.
@@ -129,7 +129,7 @@ impl ClusterStage {
         let canary = Canary::deploy_manifests(&cluster, NAMESPACE, &manifests).await;
         let canary = canary.map_err(|error| cluster.with_logs(error))?;
         let canary = canary.with_table(TABLE);
-        world.heard().await?;
+        world.delivered().await?;
         let mut stage = Self {
             board: Board::new(Setting::Cluster),
             proxy,
@@ -146,28 +146,28 @@ impl ClusterStage {
             metrics,
             plugin: Plugin::default(),
             events: BTreeMap::new(),
-            look: Instant::now(),
-            glance: Instant::now(),
+            objects_due: Instant::now(),
+            plugin_due: Instant::now(),
             cluster,
         };
-        stage.look().await?;
-        stage.glance().await?;
+        stage.read_objects().await?;
+        stage.read_plugin().await?;
         let gateway = stage.world.address();
         stage.board.start_load(gateway);
         Ok(stage)
     }
 
-    async fn obey(&mut self, order: Order) -> Result<()> {
+    async fn execute(&mut self, order: Order) -> Result<()> {
         match order {
             Order::Act(deed) => self.act(deed).await,
             Order::Kill => {
                 self.cluster.kill_plugin().await?;
                 let text = "the plugin is killed; the gateway keeps serving";
                 self.board.note("fault", text);
-                self.glance().await
+                self.read_plugin().await
             }
             Order::Revert => {
-                self.look().await?;
+                self.read_objects().await?;
                 if self.tables.is_owners()? {
                     bail!("the table is equal to the owner's");
                 }
@@ -188,15 +188,15 @@ impl ClusterStage {
             }
             Order::Turn(switch) => {
                 let is_on = !self.is_on(switch);
-                self.turn(switch, is_on).await?;
+                self.set_switch(switch, is_on).await?;
                 self.switches.insert(switch, is_on);
-                self.look().await
+                self.read_objects().await
             }
         }
     }
 
     async fn act(&mut self, deed: Deed) -> Result<()> {
-        self.look().await?;
+        self.read_objects().await?;
         if !self.allowed().contains(&deed) {
             bail!("not possible now");
         }
@@ -232,10 +232,11 @@ impl ClusterStage {
         Ok(())
     }
 
-    async fn turn(&mut self, switch: Switch, is_on: bool) -> Result<()> {
+    async fn set_switch(&mut self, switch: Switch, is_on: bool) -> Result<()> {
         let text = match switch {
             Switch::Away => {
-                self.proxy.suffer(is_on.then_some(Sickness::Frozen));
+                self.proxy
+                    .set_fault(is_on.then_some(ApiServerFault::Frozen));
                 if is_on {
                     "the API server no longer answers the plugin"
                 } else {
@@ -327,8 +328,8 @@ impl ClusterStage {
     }
 
     /// Reads the Rollout, its Pods and the tables.
-    async fn look(&mut self) -> Result<()> {
-        self.look = Instant::now() + LOOK;
+    async fn read_objects(&mut self) -> Result<()> {
+        self.objects_due = Instant::now() + OBJECTS_INTERVAL;
         if let Some(error) = self.workloads.failure().await {
             return Err(self.cluster.with_logs(error));
         }
@@ -368,8 +369,8 @@ impl ClusterStage {
     }
 
     /// Reads the plugin's process, its metrics and the Events.
-    async fn glance(&mut self) -> Result<()> {
-        self.glance = Instant::now() + GLANCE;
+    async fn read_plugin(&mut self) -> Result<()> {
+        self.plugin_due = Instant::now() + PLUGIN_INTERVAL;
         let id = self.cluster.plugin()?.map(i32::unsigned_abs);
         if id != self.plugin.id {
             self.plugin.id = id;
@@ -385,9 +386,9 @@ impl ClusterStage {
                 self.metrics.restart();
             }
         }
-        for (series, grown) in self.metrics.grown().await {
+        for (series, increase) in self.metrics.increases().await {
             let code = label(&series, "code").unwrap_or_default();
-            if grown > 0 && code != "ok" {
+            if increase > 0 && code != "ok" {
                 let method = label(&series, "method").unwrap_or_default();
                 let more = json!({"ok": false, "said": code});
                 self.board.entry("call", method, more);
@@ -531,7 +532,7 @@ impl Stage for ClusterStage {
     }
 
     async fn carry_out(&mut self, order: Order) -> Result<(), StageError> {
-        Ok(self.obey(order).await?)
+        Ok(self.execute(order).await?)
     }
 
     async fn tick(&mut self) -> Result<(), StageError> {
@@ -542,11 +543,11 @@ impl Stage for ClusterStage {
         let canary = (stable != current).then_some(current.number);
         self.board.count(copies, canary);
         let now = Instant::now();
-        if now >= self.glance {
-            self.glance().await?;
+        if now >= self.plugin_due {
+            self.read_plugin().await?;
         }
-        if now >= self.look {
-            self.look().await?;
+        if now >= self.objects_due {
+            self.read_objects().await?;
         }
         Ok(())
     }
@@ -557,12 +558,12 @@ impl Stage for ClusterStage {
 }
 
 impl Metrics {
-    /// Returns the growth of each series since the last call; nothing if the plugin does not answer.
-    async fn grown(&mut self) -> Vec<(String, u64)> {
+    /// Returns the increase of each series since the last call; nothing if the plugin does not answer.
+    async fn increases(&mut self) -> Vec<(String, u64)> {
         let Ok(reply) = send(&self.address, "GET /metrics HTTP/1.1", "").await else {
             return Vec::new();
         };
-        let mut grown = Vec::new();
+        let mut increases = Vec::new();
         for line in reply.body.lines().filter(|line| line.starts_with(CALLS)) {
             let Some((series, value)) = line.rsplit_once(' ') else {
                 continue;
@@ -570,9 +571,9 @@ impl Metrics {
             let value = value.parse().unwrap_or_default();
             let before = self.counts.insert(series.to_owned(), value);
             let before = before.unwrap_or_default();
-            grown.push((series.to_owned(), value.saturating_sub(before)));
+            increases.push((series.to_owned(), value.saturating_sub(before)));
         }
-        grown
+        increases
     }
 
     /// Returns the number of the controller's calls to all processes.

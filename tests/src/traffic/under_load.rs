@@ -67,7 +67,7 @@ impl UnderLoad {
         lanes: u32,
     ) -> Result<Vec<Self>> {
         let deployed = (0..lanes).map(|lane| {
-            let world = world.beside(Delays::default());
+            let world = world.with_same_gateway(Delays::default());
             Self::deploy(cluster, world, kind, lane, RATE / lanes)
         });
         try_join_all(deployed).await
@@ -87,7 +87,7 @@ impl UnderLoad {
             Workloads::start(cluster, &namespace, its_world, PRE_STOP, kind.reports).await?;
         let manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
         let canary = Canary::deploy_manifests(cluster, &namespace, &manifests).await?;
-        world.heard().await?;
+        world.delivered().await?;
         let target = Target {
             gateway: world.address(),
             host: format!("{namespace}.example.com"),
@@ -129,7 +129,7 @@ impl UnderLoad {
             }
         };
         let sent = rollout.load.stop().await;
-        rollout.world.heard().await?;
+        rollout.world.delivered().await?;
         Ok((worked, sent))
     }
 }
@@ -160,7 +160,7 @@ impl LoadedRollout {
             Ok(())
         })
         .await?;
-        Ok(self.world.heard().await?)
+        Ok(self.world.delivered().await?)
     }
 
     /// Sends `count` requests in addition to the load, and counts the results by version.

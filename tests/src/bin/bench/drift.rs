@@ -81,7 +81,7 @@ impl Bench {
         let split = Split::default();
         let watching = tokio::spawn(watch(self.world.watch(), Arc::clone(&split)));
         sleep(SETTLE).await;
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         let mut random = fastrand::Rng::with_seed(1);
         let mut order: Vec<usize> = (0..tables).collect();
         random.shuffle(&mut order);
@@ -102,7 +102,7 @@ impl Bench {
             let repaired = seen.iter().find(|(seen, _)| *seen > version(edited))?;
             Some(repaired.1.duration_since(*at))
         });
-        let seen = self.proxy.take_seen();
+        let seen = self.proxy.take_requests();
         let is_patch = |verb: &str, resource: &str| verb == "patch" && resource == "routetables";
         let measured = Drift {
             edits: edits.len(),

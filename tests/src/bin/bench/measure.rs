@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Proxy, Seen, eventually};
+use e2e_tests::{Cluster, Proxy, RecordedRequest, eventually};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -49,7 +49,7 @@ impl Bench {
     pub(crate) async fn new(cluster: &Cluster, args: Args) -> Result<Self> {
         let world = World::new(cluster).await?;
         let proxy = Proxy::start(cluster).await?;
-        proxy.delay(args.delay);
+        proxy.set_delay(args.delay);
         let kubeconfig = Kubeconfig::read_from(proxy.kubeconfig())?;
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
@@ -132,7 +132,7 @@ impl Bench {
         for _ in 0..WARM_UP {
             plugin.steady_pass(resting).await?;
         }
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         let cpu = plugin.cpu()?;
         for _ in 0..PASSES {
             let begin = Instant::now();
@@ -140,7 +140,7 @@ impl Bench {
             measured.steady.push(begin.elapsed());
         }
         measured.steady_cpu += plugin.cpu()? - cpu;
-        measured.steady_requests += self.proxy.take_seen().len();
+        measured.steady_requests += self.proxy.take_requests().len();
 
         self.world.set_state(0, State::Updating).await?;
         let updating = self.world.rollout(0)?;
@@ -148,7 +148,7 @@ impl Bench {
             plugin.change(updating, weight).await?;
         }
         let mut patches = Vec::new();
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         let cpu = plugin.cpu()?;
         for change in 0..CHANGES {
             let weight = if change % 2 == 0 { 25 } else { 50 };
@@ -159,7 +159,7 @@ impl Bench {
             }
         }
         measured.change_cpu += plugin.cpu()? - cpu;
-        measured.change_requests += self.proxy.take_seen().len();
+        measured.change_requests += self.proxy.take_requests().len();
         plugin.quit().await?;
 
         // The plugin has ended, so nothing else watches the table.
@@ -180,7 +180,7 @@ impl Bench {
         // Another version of the plugin may not be able to read this one's records.
         self.world.write_again(0).await?;
         self.world.set_state(0, State::Resting).await?;
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         Ok(())
     }
 
@@ -246,23 +246,23 @@ impl Bench {
         sleep(SETTLE).await;
         let everything: Vec<usize> = (0..self.world.rollouts()).collect();
         self.steady_passes(&plugin, &everything).await?;
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         let (cpu, begin) = (plugin.cpu()?, Instant::now());
         let times = self.steady_passes(&plugin, &everything).await?;
         measured.steady_time += begin.elapsed();
         measured.steady_cpu += plugin.cpu()? - cpu;
         measured.steady.extend(times);
-        measured.steady_requests += self.proxy.take_seen().len();
+        measured.steady_requests += self.proxy.take_requests().len();
 
         // One Rollout of each table.
         let some: Vec<usize> = everything.into_iter().step_by(ROLLOUTS_PER_TABLE).collect();
         self.world.set_states(&some, State::Updating).await?;
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         for weight in [25, 50] {
             let times = self.each(&some, async |rollout| plugin.change(rollout, weight).await);
             measured.change.extend(times.await?);
         }
-        measured.change_requests += self.proxy.take_seen().len();
+        measured.change_requests += self.proxy.take_requests().len();
         self.each(&some, async |rollout| plugin.set_weight(rollout, 0).await)
             .await?;
         self.world.set_states(&some, State::Resting).await?;
@@ -328,23 +328,23 @@ impl Bench {
     }
 
     async fn new_leader_with(&self, binary: &Path) -> Result<NewLeader> {
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         let begin = tokio::time::Instant::now();
         let plugin = self.start(binary).await?;
         let everything: Vec<usize> = (0..self.world.rollouts()).collect();
         self.steady_passes(&plugin, &everything).await?;
         let passes = begin.elapsed();
-        let mut seen = self.proxy.take_seen();
+        let mut seen = self.proxy.take_requests();
         loop {
             sleep(SILENCE).await;
-            let more = self.proxy.take_seen();
+            let more = self.proxy.take_requests();
             if more.is_empty() {
                 break;
             }
             seen.extend(more);
         }
         let mut requests = BTreeMap::new();
-        for Seen { verb, .. } in &seen {
+        for RecordedRequest { verb, .. } in &seen {
             *requests.entry(*verb).or_default() += 1;
         }
         let watched = first_watches(&seen);
@@ -369,11 +369,11 @@ impl Bench {
 
     /// Makes the plugin list again, and waits until it watches again.
     async fn relist(&self, resources: usize) -> Result<()> {
-        self.proxy.take_seen();
+        self.proxy.take_requests();
         self.proxy.expire_watches();
         let mut seen = Vec::new();
         eventually("everything is watched again", async || {
-            seen.extend(self.proxy.take_seen());
+            seen.extend(self.proxy.take_requests());
             let lists = seen.iter().filter(|it| it.verb == "list").count();
             ensure!(
                 lists > 0 && first_watches(&seen).len() == resources,
@@ -386,7 +386,7 @@ impl Bench {
 }
 
 /// Returns when each resource was watched for the first time.
-fn first_watches(seen: &[Seen]) -> BTreeMap<&str, tokio::time::Instant> {
+fn first_watches(seen: &[RecordedRequest]) -> BTreeMap<&str, tokio::time::Instant> {
     let mut first = BTreeMap::new();
     for it in seen.iter().filter(|it| it.verb == "watch") {
         first.entry(it.resource.as_str()).or_insert(it.at);

@@ -1,10 +1,14 @@
-//! Tests that every release of the controller must pass with the manifests of [`Canary`], and the expected splits.
+//! The steps of the Rollout that [`Canary::deploy`] creates, the expected splits, and two tests that every release of the
+//! controller must pass.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use crate::{Canary, Cluster, eventually};
+use crate::{Canary, Cluster};
 
-/// The table at rest, in the format of [`split`](crate::split).
+/// The image of the first update.
+pub const IMAGE: &str = "registry.example.com/demo:2";
+
+/// The table without an update, in the format of [`split`](crate::split).
 pub const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
 /// The table at weight 25.
 pub const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
@@ -14,42 +18,43 @@ pub const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-cana
 pub const AT_100: &str =
     "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 
+/// The steps at which the Rollout pauses, with the split at each.
+pub const PAUSES: [(usize, &str); 3] = [(1, AT_25), (3, AT_50), (5, AT_100)];
+
+/// Promotes an update through all steps to the end.
+///
+/// # Errors
+/// Returns `Err` if the table or the Rollout differs from the expected state.
+pub async fn promote_an_update(canary: &Canary) -> Result<()> {
+    canary.change_image(IMAGE).await?;
+    canary.promote_at(&PAUSES).await?;
+    canary.healthy().await
+}
+
 /// A new version passes all steps, and the owner's table is restored.
 ///
 /// # Errors
 /// Returns `Err` if the table or the Rollout differs from the expected state.
-pub async fn a_promoted_canary_returns_the_table(cluster: &Cluster) -> Result<()> {
+pub async fn a_promoted_canary_restores_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "promoted").await?;
     let original = canary.table().await?;
     let history = canary.watch_table().await?;
 
-    canary.change_image("registry.example.com/demo:2").await?;
-    for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
-    canary.healthy().await?;
-
+    promote_an_update(&canary).await?;
     canary.restores(&original).await?;
-    eventually("the watch has seen the last revision", async || {
-        // One revision per step: there is no intermediate state, and no reconcile writes without a change.
-        let (seen, expected) = (history.splits(), [IDLE, AT_25, AT_50, AT_100, IDLE]);
-        ensure!(seen == expected, "{seen:#?}");
-        Ok(())
-    })
-    .await
+    // One revision per step: there is no intermediate state, and no reconcile writes without a change.
+    history.equals(&[IDLE, AT_25, AT_50, AT_100, IDLE]).await
 }
 
 /// A new version is aborted at weight 50, and the owner's table is restored.
 ///
 /// # Errors
 /// Returns `Err` if the table or the Rollout differs from the expected state.
-pub async fn an_aborted_canary_returns_the_table(cluster: &Cluster) -> Result<()> {
+pub async fn an_aborted_canary_restores_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "aborted").await?;
     let original = canary.table().await?;
 
-    canary.change_image("registry.example.com/demo:2").await?;
+    canary.change_image(IMAGE).await?;
     canary.paused_at(1).await?;
     canary.promote().await?;
     canary.paused_at(3).await?;
