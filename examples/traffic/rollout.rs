@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollouts_rpc::Rollout;
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use serde_json::{Value, json};
-use traffic_page::{Deed, Version, steps};
+use traffic_page::{Action, Version, steps};
 
 /// A call of the controller.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,13 +103,13 @@ impl Model {
         }
     }
 
-    /// Carries out a user's deed.
+    /// Carries out a user's action.
     ///
     /// # Errors
     /// Returns `Err` with the reason if it is not possible now.
-    pub(crate) fn act(&mut self, deed: Deed) -> Result<(), &'static str> {
-        match deed {
-            Deed::NewVersion { fails } => {
+    pub(crate) fn act(&mut self, action: Action) -> Result<(), &'static str> {
+        match action {
+            Action::NewVersion { fails } => {
                 self.newest += 1;
                 self.current = Version {
                     number: self.newest,
@@ -117,22 +117,22 @@ impl Model {
                 };
                 self.restart();
             }
-            Deed::Retry if self.is_aborted => self.restart(),
-            Deed::Retry => return Err("nothing was aborted"),
+            Action::Retry if self.is_aborted => self.restart(),
+            Action::Retry => return Err("nothing was aborted"),
             _ if !self.is_updating() => return Err("there is no update: deploy a new version"),
-            Deed::Promote if self.is_paused => self.is_paused = false,
-            Deed::Promote if self.pause().is_some() => self.go_on(),
-            Deed::Promote => return Err("the Rollout is not paused"),
-            Deed::PromoteFully => {
+            Action::Promote if self.is_paused => self.is_paused = false,
+            Action::Promote if self.pause().is_some() => self.go_on(),
+            Action::Promote => return Err("the Rollout is not paused"),
+            Action::PromoteFully => {
                 self.is_paused = false;
                 self.promotes_fully = true;
             }
-            Deed::Abort => {
+            Action::Abort => {
                 self.is_aborted = true;
                 self.is_paused = false;
                 self.paused_since = None;
             }
-            Deed::Pause => self.is_paused = !self.is_paused,
+            Action::Pause => self.is_paused = !self.is_paused,
         }
         Ok(())
     }
@@ -265,16 +265,16 @@ fn hash(version: Version) -> String {
 mod tests {
     use super::*;
 
-    /// Plays deeds and waiting times in seconds, and checks the calls of each reconcile that differ from the previous one.
+    /// Plays actions and waiting times in seconds, and checks the calls of each reconcile that differ from the previous one.
     #[track_caller]
     fn check(history: &[&str], expect: &str) {
         let mut model = Model::new();
         let mut now = Duration::ZERO;
         let mut shown = Vec::new();
         for what in history {
-            match Deed::ALL.iter().find(|(name, _)| name == what) {
-                Some((_, deed)) => {
-                    if let Err(refused) = model.act(*deed) {
+            match Action::ALL.iter().find(|(name, _)| name == what) {
+                Some((_, action)) => {
+                    if let Err(refused) = model.act(*action) {
                         shown.push(refused.to_owned());
                     }
                 }

@@ -30,7 +30,7 @@ pub(crate) struct Shop {
     pub(crate) starts: u32,
     /// Duration of the last start.
     pub(crate) start_took: Duration,
-    /// Messages of the plugin's log since [`Shop::take_said`].
+    /// Messages of the plugin's log since [`Shop::take_log`].
     said: Arc<Mutex<Vec<String>>>,
     tables: PathBuf,
     /// The directory of tables is moved here while it must not be readable.
@@ -82,7 +82,7 @@ impl Shop {
     }
 
     /// Returns the messages that the plugin logged since the last call.
-    pub(crate) fn take_said(&self) -> Vec<String> {
+    pub(crate) fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,4 +1,4 @@
-//! The stage over RouteTables in files: carries out the orders of the page, and reconciles like the controller.
+//! The stage over RouteTables in files: carries out the commands of the page, and reconciles like the controller.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use traffic_lab::Delays;
 use traffic_page::{
-    Board, Deed, Live, Order, Plugin, Progress, Setting, Stage, StageError, Switch, Version,
+    Action, Board, Command, Live, Plugin, Progress, Setting, Stage, StageError, Switch, Version,
 };
 
 use crate::rollout::{Call, Model, Pass};
@@ -71,30 +71,30 @@ impl FileStage {
         Ok(stage)
     }
 
-    async fn obey(&mut self, order: Order) -> Result<()> {
-        match order {
-            Order::Act(deed) => {
+    async fn execute(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Act(action) => {
                 let before = self.model.current;
-                if let Err(refused) = self.model.act(deed) {
+                if let Err(refused) = self.model.act(action) {
                     bail!(refused);
                 }
                 let new = self.model.current;
-                let text = deed.describe(new, before, self.model.is_paused);
+                let text = action.describe(new, before, self.model.is_paused);
                 self.board.note("you", &text);
                 if before != new && before != self.model.stable {
                     self.leave(before);
                 }
-                if deed == Deed::Abort {
+                if action == Action::Abort {
                     self.leave(new);
                 }
                 self.due = Instant::now();
             }
-            Order::Kill => {
+            Command::Kill => {
                 self.shop.kill_plugin().await?;
                 self.board
                     .note("fault", "the plugin is killed; the gateway keeps serving");
             }
-            Order::Revert => {
+            Command::Revert => {
                 self.shop.revert()?;
                 let changed = self.shop.publish()?;
                 if changed.is_empty() {
@@ -104,7 +104,7 @@ impl FileStage {
                 let text = "GitOps restores the owner's table from Git";
                 self.board.entry("fault", text, json!({"changed": changed}));
             }
-            Order::Turn(Switch::Away) => {
+            Command::Turn(Switch::Away) => {
                 self.shop.take_tables_away()?;
                 self.board.note(
                     "fault",
@@ -115,7 +115,7 @@ impl FileStage {
                     },
                 );
             }
-            Order::Turn(Switch::Late) => {
+            Command::Turn(Switch::Late) => {
                 self.endpoints_are_late = !self.endpoints_are_late;
                 let late = self.endpoints_are_late;
                 let endpoints = if late { LATE } else { Duration::ZERO };
@@ -132,7 +132,7 @@ impl FileStage {
                     },
                 );
             }
-            Order::Turn(Switch::AtOnce) => {
+            Command::Turn(Switch::AtOnce) => {
                 self.old_pods_go_at_once = !self.old_pods_go_at_once;
                 self.board.note(
                     "fault",
@@ -143,7 +143,7 @@ impl FileStage {
                     },
                 );
             }
-            Order::Turn(Switch::GuardOff | Switch::Deleted) => bail!("this needs an API server"),
+            Command::Turn(Switch::GuardOff | Switch::Deleted) => bail!("this needs an API server"),
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl FileStage {
             calls,
             weight,
         } = self.model.pass()?;
-        let is_news = self.board.asked != weight;
+        let is_changed = self.board.asked != weight;
         for call in calls {
             self.calls += 1;
             let began = Instant::now();
@@ -213,7 +213,7 @@ impl FileStage {
             if !changed.is_empty() {
                 self.tables_changed()?;
             }
-            for text in self.shop.take_said() {
+            for text in self.shop.take_log() {
                 if text != self.last_record {
                     self.board.note("plugin", &format!("logs: {text}"));
                     self.last_record = text;
@@ -224,7 +224,7 @@ impl FileStage {
                 Err(error) => (false, format!("{error:#}")),
             };
             // A reconcile without a change is not shown.
-            let is_shown = is_news && matches!(call, Call::SetWeight(_) | Call::VerifyWeight(_));
+            let is_shown = is_changed && matches!(call, Call::SetWeight(_) | Call::VerifyWeight(_));
             let is_known = said == self.last_error;
             if !changed.is_empty() || is_shown || !is_ok && !is_known {
                 let more = json!({"ms": ms, "ok": is_ok, "said": said, "changed": changed});
@@ -304,8 +304,8 @@ impl Stage for FileStage {
         &mut self.board
     }
 
-    async fn carry_out(&mut self, order: Order) -> Result<(), StageError> {
-        Ok(self.obey(order).await?)
+    async fn carry_out(&mut self, command: Command) -> Result<(), StageError> {
+        Ok(self.execute(command).await?)
     }
 
     async fn tick(&mut self) -> Result<(), StageError> {
@@ -328,7 +328,7 @@ impl Stage for FileStage {
         let model = &self.model;
         let (phase, message) = model.phase();
         let pods = self.shop.pods();
-        let deeds = Deed::ALL.into_iter().map(|(_, deed)| deed);
+        let actions = Action::ALL.into_iter().map(|(_, action)| action);
         Live {
             progress: Progress {
                 phase: phase.to_owned(),
@@ -339,8 +339,8 @@ impl Stage for FileStage {
                 is_paused: model.is_paused,
                 is_aborted: model.is_aborted,
             },
-            allowed: deeds
-                .filter(|deed| model.clone().act(*deed).is_ok())
+            allowed: actions
+                .filter(|action| model.clone().act(*action).is_ok())
                 .collect(),
             pods: pods.map(|(version, pods)| (version, pods.len())).collect(),
             plugin: Plugin {

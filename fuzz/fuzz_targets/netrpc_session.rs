@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fuzz::{Host, router, talk, within_memory};
+use fuzz::{Host, exchange, router, within_memory};
 use gob::{DecodeError, Decoder};
 use libfuzzer_sys::fuzz_target;
 use rollouts_rpc::testing::{CallStream, LIMITS, serve_stream};
@@ -31,7 +31,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(whole, pieces);
 
         let serve = |io| serve_stream(ServeConfig::new(), io, router());
-        let (ended, replies) = talk(input, Host::Reads, serve);
+        let (ended, replies) = exchange(input, Host::Reads, serve);
         let is_corrupt = matches!(ended, Err(SessionError::CorruptStream { .. }));
         assert_eq!(is_corrupt, error.is_some(), "{ended:?}, {error:?}");
         let (mut responses, error) = pairs::<Response>(&replies);

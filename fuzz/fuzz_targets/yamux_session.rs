@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fuzz::{Host, router, talk, within_memory};
+use fuzz::{Host, exchange, router, within_memory};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use rollouts_rpc::{Router, ServeConfig, SessionError, serve_connection};
@@ -80,7 +80,7 @@ fuzz_target!(|input: Input| {
     };
     let config = ServeConfig::new();
     let serve = |io| serve_connection(&config, io, Router(router()));
-    let (ended, _) = within_memory(|| talk(&sent, host, serve));
+    let (ended, _) = within_memory(|| exchange(&sent, host, serve));
     assert!(
         !matches!(ended, Err(SessionError::Panicked(_))),
         "{ended:?}"

@@ -41,7 +41,11 @@ pub enum Host {
 
 /// Sends `input` to `serve` and closes the connection. Returns the result of `serve` and the bytes that it sent. Panics if
 /// `serve` does not end.
-pub fn talk<T, F>(input: &[u8], host: Host, serve: impl FnOnce(DuplexStream) -> F) -> (T, Vec<u8>)
+pub fn exchange<T, F>(
+    input: &[u8],
+    host: Host,
+    serve: impl FnOnce(DuplexStream) -> F,
+) -> (T, Vec<u8>)
 where
     F: Future<Output = T>,
 {

@@ -187,12 +187,12 @@ async fn informers_and_reflectors_have_equal_objects_after_restarts(
     let store = Arc::new(KubeRouteStore::with_client(client.clone(), TIMEOUT));
     // Informers with the scopes and the content of the router and of the generator.
     let tables = Informer::new(Arc::clone(&store), TableKeeper::new(|_| Ok(Vec::new())));
-    tables.follow_all();
+    tables.watch_all();
     let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
     let rollouts = Informer::new(Arc::clone(&store), rollouts);
-    rollouts.follow_all();
+    rollouts.watch_all();
     let documents = Informer::new(store, WholeDocuments::<RouteTable>::default());
-    documents.follow_only(&NAMESPACES.map(str::to_owned).into());
+    documents.watch_only(&NAMESPACES.map(str::to_owned).into());
     let mut tasks = JoinSet::new();
     let reflectors = [
         reflect::<RouteTable>(&client, &mut tasks),

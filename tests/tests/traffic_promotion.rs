@@ -8,7 +8,7 @@
 //! - The Rollout sets `abortScaleDownDelaySeconds`. Without it the controller scales down an aborted version at once.
 //! - Pods serve for some seconds after SIGTERM, like with a preStop hook, so that the gateway receives the change of endpoints first.
 //!
-//! `TRAFFIC_WALKS` sets the number of promotions, and of aborts. An update mostly waits for the controller, so `TRAFFIC_LANES`
+//! `TRAFFIC_UPDATES` sets the number of promotions, and of aborts. An update mostly waits for the controller, so `TRAFFIC_LANES`
 //! Rollouts of each kind are updated concurrently in one cluster with one Envoy, and share the load.
 
 #![expect(clippy::print_stdout, reason = "a person reads the counts")]
@@ -148,7 +148,7 @@ async fn guarded(version: &str, release: Release, updates: &[End]) -> Result<()>
         Err(_) => fastrand::u64(..),
     };
     let lanes = lanes()?;
-    let updates = match env::var("TRAFFIC_WALKS") {
+    let updates = match env::var("TRAFFIC_UPDATES") {
         Ok(count) => {
             let all: usize = count.parse()?;
             [Promoted, Aborted].repeat(all.div_ceil(usize::try_from(lanes)?))

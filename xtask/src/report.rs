@@ -65,12 +65,12 @@ impl Report {
 }
 
 /// Another process of this program that runs in parallel, with its output in a file.
-pub(crate) struct Beside {
+pub(crate) struct ParallelRun {
     process: Child,
     output: PathBuf,
 }
 
-impl Beside {
+impl ParallelRun {
     /// Starts this program with other arguments.
     ///
     /// # Errors

@@ -37,8 +37,8 @@ pub(crate) struct Args {
 /// # Errors
 /// Returns `Err` if a history has a violation, a table is not restored after a disturbance, or a build fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    if let Some(walks) = args.traffic {
-        return traffic::soak(sh, walks, args.lanes);
+    if let Some(updates) = args.traffic {
+        return traffic::soak(sh, updates, args.lanes);
     }
     if args.chaos {
         return go::chaos(sh, args.minutes);

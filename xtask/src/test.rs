@@ -7,7 +7,7 @@ use xshell::{Shell, cmd};
 
 use crate::{
     book, deny, fuzz, go, matrix, plugin,
-    report::{Beside, Report, say},
+    report::{ParallelRun, Report, say},
     tidy, toolchain, traffic,
 };
 
@@ -61,9 +61,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
     // Host tests wait most of the time, and linking Rust uses one core, so both can run at the same time.
     let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
-    let is_beside = with_go(Tier::Host) && has_rust;
+    let is_parallel = with_go(Tier::Host) && has_rust;
     let mut host = None;
-    if is_beside {
+    if is_parallel {
         let output = plugin::target_dir(sh).join("test-host.log");
         let file = output.display();
         say(&format!(
@@ -74,7 +74,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             .into_iter()
             .chain(matrix)
             .collect();
-        host = Some(Beside::start(&arguments, output)?);
+        host = Some(ParallelRun::start(&arguments, output)?);
     }
     if asked(Tier::Tidy) {
         tidy::steps(sh, &mut report);
@@ -114,7 +114,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         });
     }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
-    if with_go(Tier::Host) && !is_beside {
+    if with_go(Tier::Host) && !is_parallel {
         report.step("host: Go's gob", || go::gob_tests(sh));
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)

@@ -63,17 +63,17 @@ pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow
     go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
-/// Runs `walks` promotions and as many aborts for each controller, with and without `dynamicStableScale`, and then the control
+/// Runs `updates` promotions and as many aborts for each controller, with and without `dynamicStableScale`, and then the control
 /// without the promotion guard. `lanes` Rollouts of each kind run in parallel.
 ///
 /// # Errors
 /// Returns `Err` if a build or a test fails.
-pub(crate) fn soak(sh: &Shell, walks: u64, lanes: u32) -> anyhow::Result<()> {
+pub(crate) fn soak(sh: &Shell, updates: u64, lanes: u32) -> anyhow::Result<()> {
     let (envoy, plugin) = (envoy(sh)?, plugin::build(sh)?);
     go::build(sh)?;
     let tests = tests(sh, &["traffic_promotion"], &envoy, &plugin);
     let tests = tests.args(["--", "--nocapture"]);
-    let tests = tests.env("TRAFFIC_WALKS", walks.to_string());
+    let tests = tests.env("TRAFFIC_UPDATES", updates.to_string());
     go::with_programs(sh, tests.env("TRAFFIC_LANES", lanes.to_string()))
 }
 

@@ -86,7 +86,7 @@ impl Objects {
     }
 
     /// Watches the objects that the configuration needs, and stops all other watches.
-    pub(crate) fn follow(&self, config: &Config) {
+    pub(crate) fn watch(&self, config: &Config) {
         let nothing = Namespaces::default();
         let mut watched = config.watched(&nothing);
         let mut clusters = self.lock();
@@ -110,7 +110,7 @@ impl Objects {
         }
         for (name, cluster) in clusters.iter() {
             if let Some(watched) = watched.get(name) {
-                cluster.follow(watched);
+                cluster.watch(watched);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Objects {
             })
         };
         unsynced(|it| it.namespaces.unsynced()).or_else(|| {
-            self.follow(config);
+            self.watch(config);
             unsynced(Cluster::unsynced)
         })
     }
@@ -244,13 +244,13 @@ impl Cluster {
         }
     }
 
-    fn follow(&self, watched: &Watched) {
-        self.route_tables.follow(&watched.route_tables);
-        self.rollouts.follow(&watched.rollouts);
-        self.workspaces.follow(&watched.workspaces);
-        self.clusters.follow(&watched.clusters);
+    fn watch(&self, watched: &Watched) {
+        self.route_tables.watch(&watched.route_tables);
+        self.rollouts.watch(&watched.rollouts);
+        self.workspaces.watch(&watched.workspaces);
+        self.clusters.watch(&watched.clusters);
         let namespaces = watched.namespaces.then(|| ALL.to_owned());
-        self.namespaces.follow(&namespaces.into_iter().collect());
+        self.namespaces.watch(&namespaces.into_iter().collect());
     }
 
     fn has_changed(&self) -> bool {
@@ -379,11 +379,11 @@ where
         has_changed
     }
 
-    fn follow(&self, namespaces: &BTreeSet<String>) {
+    fn watch(&self, namespaces: &BTreeSet<String>) {
         match self {
             // A watch of all namespaces includes those that other sources name.
-            Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.follow_all(),
-            Self::Cluster(informer, _) => informer.follow_only(namespaces),
+            Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.watch_all(),
+            Self::Cluster(informer, _) => informer.watch_only(namespaces),
             Self::Dir(_) => {}
         }
     }
@@ -426,7 +426,7 @@ where
 /// Returns the message for unknown objects of a namespace, or of all namespaces.
 fn unknown<K: Resource>(namespace: Option<&str>, why: &Unknown) -> String {
     let why = match why {
-        Unknown::NotFollowed => "it has just been added to the configuration".to_owned(),
+        Unknown::NotWatched => "it has just been added to the configuration".to_owned(),
         Unknown::Failed(error) => explain::<K>(error),
         Unknown::NoAnswer | Unknown::Silent(_) => why.to_string(),
     };
@@ -578,7 +578,7 @@ mod tests {
         let store = Store::Cluster(Arc::new(api.store()));
         let namespaces = Kind::new(&store, NamespaceKeeper);
         assert!(namespaces.all(&[ALL.to_owned()]).await.is_err());
-        namespaces.follow(&[ALL.to_owned()].into());
+        namespaces.watch(&[ALL.to_owned()].into());
         wait_for(&namespaces, &["cart cart"]).await;
         assert!(namespaces.has_changed());
         assert!(!namespaces.has_changed());

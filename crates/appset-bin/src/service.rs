@@ -72,7 +72,7 @@ impl Service {
     /// Returns the current configuration, and watches the objects that it needs.
     pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.current();
-        self.objects.follow(&config);
+        self.objects.watch(&config);
         config
     }
 

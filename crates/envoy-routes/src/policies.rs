@@ -168,7 +168,7 @@ impl<T> Policy<T> {
                     (Some(route), _) => {
                         route.may_select(&leaf.route.labels, &leaf.inherited, namespace)
                     }
-                    (None, Some(to)) => leads_to(leaf, to, clusters),
+                    (None, Some(to)) => routes_to(leaf, to, clusters),
                     (None, None) => true,
                 }
             })
@@ -177,7 +177,7 @@ impl<T> Policy<T> {
 
 /// Whether a route has a destination that `selector` selects. A selector by labels selects none, since the labels of
 /// Services are not known here.
-fn leads_to(
+fn routes_to(
     leaf: &Leaf<'_>,
     selector: &DestinationSelector,
     clusters: &BTreeMap<String, Backend>,

@@ -28,7 +28,7 @@ use tracing::{debug, info};
 pub(crate) use self::{
     background::{Background, Collected, Drift, Fence, Repaired},
     deferred::{rollout_keeper, table_keeper},
-    guard::{Promotion, Release, end_of, look_at},
+    guard::{Promotion, Release, end_of, observation_of},
     write::carry_out,
 };
 use self::{

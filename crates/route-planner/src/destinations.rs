@@ -295,7 +295,7 @@ impl<'a> Destination<'a> {
     }
 
     /// A copy that leads to `object`, and to `port` and `subset` if these are given. All other fields are copied.
-    pub(crate) fn leading_to(
+    pub(crate) fn routing_to(
         &self,
         object: Object<'a>,
         port: Option<&Port>,

@@ -220,12 +220,12 @@ impl Policies {
                 .unwrap_or_default();
             let forward = route.forward_to.as_ref();
             let listed = forward.and_then(|to| to.destinations.as_deref());
-            let leads_there = |to: &DestinationReference| {
+            let routes_there = |to: &DestinationReference| {
                 let reference = to.reference.as_ref();
                 reference.is_some_and(|reference| reference.name == name)
             };
             // The labels of Services and the default destination are not known here.
-            name.is_empty() || listed.is_none_or(|listed| listed.iter().any(leads_there))
+            name.is_empty() || listed.is_none_or(|listed| listed.iter().any(routes_there))
         });
         match (by_label, by_destination) {
             (None, None) => true,

@@ -104,7 +104,7 @@ fn set_weight(
     }
     let grows = weights.grows && growth == CanaryGrowth::Allowed;
     let shrinks = weights.shrinks;
-    let leads_to_rollout = weights.leads_to_rollout;
+    let routes_to_rollout = weights.routes_to_rollout;
     let is_rest = weights.is_rest;
     let is_left = !weights.left.is_empty();
     let mut assembly = Assembly::new(intent, table, records)
@@ -112,7 +112,7 @@ fn set_weight(
         .map_err(refused)?;
     // Restoring the owner's routes is possible without a route to stable, if there is something to restore.
     let cleans_up = is_rest && (!assembly.plan.is_noop() || is_left);
-    if !leads_to_rollout && !cleans_up {
+    if !routes_to_rollout && !cleans_up {
         let nothing = || Refusal::NoStableRoute {
             stable: state.roles.stable.label(),
             found: state.found(),

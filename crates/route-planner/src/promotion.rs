@@ -49,7 +49,7 @@ impl Endpoint<'_> {
     }
 }
 
-/// The input of [`look`]: the endpoints of both Services, and the Pods of the promoted version.
+/// The input of [`observe`]: the endpoints of both Services, and the Pods of the promoted version.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// All endpoints of the stable Service, from all its slices.
@@ -62,7 +62,7 @@ pub struct Facts<'a> {
 
 /// The result of comparing the endpoints at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Observation {
     /// Both Services lead to new Pods only, and the stable Service leads to all Pods of the canary Service.
     AllNew,
     /// The canary Service leads to new Pods only, but the stable Service does not yet.
@@ -89,31 +89,31 @@ pub enum Broken {
 
 /// Compares the endpoints with the Pods.
 #[must_use]
-pub fn look(facts: &Facts<'_>) -> Look {
+pub fn observe(facts: &Facts<'_>) -> Observation {
     let ready = |endpoint: &&Endpoint<'_>| endpoint.is_ready();
     let canary: Vec<_> = facts.canary.iter().filter(ready).collect();
     let stable: Vec<_> = facts.stable.iter().filter(ready).collect();
     if canary.is_empty() {
-        return Look::Broken(Broken::NoCanaryPod);
+        return Observation::Broken(Broken::NoCanaryPod);
     }
     if canary.iter().chain(&stable).any(|it| it.pod.is_none()) {
-        return Look::Broken(Broken::UnknownPod);
+        return Observation::Broken(Broken::UnknownPod);
     }
     let is_new = |endpoint: &&Endpoint<'_>| {
         let pod = endpoint.pod;
         pod.is_some_and(|pod| facts.new_pods.contains(pod))
     };
     if !canary.iter().all(is_new) {
-        return Look::Broken(Broken::ForeignCanaryPod);
+        return Observation::Broken(Broken::ForeignCanaryPod);
     }
     // Count Pods, not endpoints: a Pod with addresses of two families has two endpoints.
     let wanted: BTreeSet<_> = canary.iter().filter_map(|it| it.pod).collect();
     let stays = stable.iter().filter(|it| it.stays());
     let there: BTreeSet<_> = stays.filter_map(|it| it.pod).collect();
     if stable.iter().all(is_new) && wanted.is_subset(&there) {
-        return Look::AllNew;
+        return Observation::AllNew;
     }
-    Look::Incomplete {
+    Observation::Incomplete {
         ready: wanted.intersection(&there).count(),
         wanted: wanted.len(),
     }
@@ -176,11 +176,16 @@ impl Hold {
 
     /// Decides by the current endpoints. `settle` starts with the first call, even if the endpoints are complete then: the
     /// gateway may not have received yet what the API server has.
-    pub fn decide(&mut self, guard: &PromotionGuard, look: &Look, now: Duration) -> Decision {
+    pub fn decide(
+        &mut self,
+        guard: &PromotionGuard,
+        observation: &Observation,
+        now: Duration,
+    ) -> Decision {
         let timeout = self.begun.saturating_add(guard.timeout);
-        match *look {
-            Look::Broken(broken) => Decision::WriteNow(broken),
-            Look::AllNew => {
+        match *observation {
+            Observation::Broken(broken) => Decision::WriteNow(broken),
+            Observation::AllNew => {
                 let since = *self.all_new_since.get_or_insert(now);
                 let settled = since.saturating_add(guard.settle);
                 if now >= settled {
@@ -191,7 +196,7 @@ impl Hold {
                     overdue: None,
                 }
             }
-            Look::Incomplete { ready, wanted } => {
+            Observation::Incomplete { ready, wanted } => {
                 self.all_new_since = None;
                 if now < timeout {
                     return Decision::Hold {
@@ -297,8 +302,8 @@ mod tests {
     }
 
     /// The Pods `a` to `d` are new.
-    fn look_at(canary: &str, stable: &str) -> Look {
-        look(&Facts {
+    fn observe_pods(canary: &str, stable: &str) -> Observation {
+        observe(&Facts {
             stable: endpoints(stable),
             canary: endpoints(canary),
             new_pods: &pods("a b c d"),
@@ -306,39 +311,51 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(canary: &str, stable: &str, expect: Look) {
-        assert_eq!(look_at(canary, stable), expect, "{canary} | {stable}");
+    fn check(canary: &str, stable: &str, expect: Observation) {
+        assert_eq!(observe_pods(canary, stable), expect, "{canary} | {stable}");
     }
 
-    const fn incomplete(ready: usize, wanted: usize) -> Look {
-        Look::Incomplete { ready, wanted }
+    const fn incomplete(ready: usize, wanted: usize) -> Observation {
+        Observation::Incomplete { ready, wanted }
     }
 
     #[test]
     fn traffic_does_not_stay_on_a_canary_service_without_new_pods() {
         for stable in ["", "a b", "old", "a old"] {
-            check("", stable, Look::Broken(Broken::NoCanaryPod));
-            check("a- b-", stable, Look::Broken(Broken::NoCanaryPod));
-            check("bad", stable, Look::Broken(Broken::ForeignCanaryPod));
-            check("a bad", stable, Look::Broken(Broken::ForeignCanaryPod));
-            check("a bad?", stable, Look::Broken(Broken::ForeignCanaryPod));
+            check("", stable, Observation::Broken(Broken::NoCanaryPod));
+            check("a- b-", stable, Observation::Broken(Broken::NoCanaryPod));
+            check("bad", stable, Observation::Broken(Broken::ForeignCanaryPod));
+            check(
+                "a bad",
+                stable,
+                Observation::Broken(Broken::ForeignCanaryPod),
+            );
+            check(
+                "a bad?",
+                stable,
+                Observation::Broken(Broken::ForeignCanaryPod),
+            );
             // The Service sets publishNotReadyAddresses.
-            check("a bad~", stable, Look::Broken(Broken::ForeignCanaryPod));
+            check(
+                "a bad~",
+                stable,
+                Observation::Broken(Broken::ForeignCanaryPod),
+            );
         }
-        check("a bad-", "a", Look::AllNew);
+        check("a bad-", "a", Observation::AllNew);
     }
 
     #[test]
     fn the_stable_service_must_lead_to_all_new_pods_and_no_other() {
-        check("a b", "a b", Look::AllNew);
-        check("a b", "a b c", Look::AllNew);
-        check("a? b", "a b?", Look::AllNew);
+        check("a b", "a b", Observation::AllNew);
+        check("a b", "a b c", Observation::AllNew);
+        check("a? b", "a b?", Observation::AllNew);
         check("a b", "", incomplete(0, 2));
         check("a b", "old older", incomplete(0, 2));
         check("a b", "a", incomplete(1, 2));
         check("a b", "a b old", incomplete(2, 2));
         check("a b", "a b-", incomplete(1, 2));
-        check("a b", "a b old-", Look::AllNew);
+        check("a b", "a b old-", Observation::AllNew);
         // The same number, but other Pods.
         check("a b", "c d", incomplete(0, 2));
     }
@@ -352,28 +369,28 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_a_pod_is_broken() {
-        check("_", "a", Look::Broken(Broken::UnknownPod));
-        check("a _", "a", Look::Broken(Broken::UnknownPod));
-        check("a", "a _", Look::Broken(Broken::UnknownPod));
-        check("a", "_", Look::Broken(Broken::UnknownPod));
-        check("a _-", "a _-", Look::AllNew);
+        check("_", "a", Observation::Broken(Broken::UnknownPod));
+        check("a _", "a", Observation::Broken(Broken::UnknownPod));
+        check("a", "a _", Observation::Broken(Broken::UnknownPod));
+        check("a", "_", Observation::Broken(Broken::UnknownPod));
+        check("a _-", "a _-", Observation::AllNew);
     }
 
     #[test]
     fn a_pod_with_addresses_of_two_families_counts_once() {
-        check("a a b b", "a b", Look::AllNew);
-        check("a b", "a a b b", Look::AllNew);
+        check("a a b b", "a b", Observation::AllNew);
+        check("a b", "a a b b", Observation::AllNew);
         check("a a b b", "a a", incomplete(1, 2));
-        check("a a- b", "a- a b", Look::AllNew);
+        check("a a- b", "a- a b", Observation::AllNew);
     }
 
     /// Calls `decide` at the given seconds, and checks each decision.
     #[track_caller]
-    fn check_decisions(guard: PromotionGuard, looks: &[(u64, Look, &str)]) {
+    fn check_decisions(guard: PromotionGuard, observations: &[(u64, Observation, &str)]) {
         let mut hold = Hold::begin(seconds(100));
-        for (at, look, expect) in looks {
+        for (at, observation, expect) in observations {
             let now = seconds(100 + at);
-            let decision = match hold.decide(&guard, look, now) {
+            let decision = match hold.decide(&guard, observation, now) {
                 Decision::Hold { until, overdue } => {
                     let overdue = overdue.map(|(ready, wanted)| format!(" {ready}/{wanted}"));
                     let until = until.as_secs() - 100;
@@ -396,34 +413,37 @@ mod tests {
             guard,
             &[
                 (0, partly(), "hold 120"),
-                (7, Look::AllNew, "hold 12"),
-                (11, Look::AllNew, "hold 12"),
-                (12, Look::AllNew, "release"),
+                (7, Observation::AllNew, "hold 12"),
+                (11, Observation::AllNew, "hold 12"),
+                (12, Observation::AllNew, "release"),
             ],
         );
         // A Pod that becomes unready restarts `settle`.
         check_decisions(
             guard,
             &[
-                (0, Look::AllNew, "hold 5"),
+                (0, Observation::AllNew, "hold 5"),
                 (4, partly(), "hold 120"),
-                (6, Look::AllNew, "hold 11"),
-                (11, Look::AllNew, "release"),
+                (6, Observation::AllNew, "hold 11"),
+                (11, Observation::AllNew, "release"),
             ],
         );
     }
 
     #[test]
-    fn settle_starts_with_the_first_look() {
+    fn settle_starts_with_the_first_observation() {
         check_decisions(
             PromotionGuard::default(),
-            &[(0, Look::AllNew, "hold 5"), (5, Look::AllNew, "release")],
+            &[
+                (0, Observation::AllNew, "hold 5"),
+                (5, Observation::AllNew, "release"),
+            ],
         );
         let at_once = PromotionGuard {
             settle: Duration::ZERO,
             ..PromotionGuard::default()
         };
-        check_decisions(at_once, &[(0, Look::AllNew, "release")]);
+        check_decisions(at_once, &[(0, Observation::AllNew, "release")]);
     }
 
     #[test]
@@ -451,7 +471,7 @@ mod tests {
             )],
         );
         // If the endpoints are complete, the timeout does not shorten `settle`.
-        check_decisions(guard, &[(118, Look::AllNew, "hold 123")]);
+        check_decisions(guard, &[(118, Observation::AllNew, "hold 123")]);
     }
 
     #[test]
@@ -465,8 +485,8 @@ mod tests {
                 (419, incomplete(0, 3), "hold 420"),
                 (420, incomplete(0, 3), "hold 720 0/3"),
                 (500, incomplete(1, 3), "hold 720"),
-                (501, Look::AllNew, "hold 506"),
-                (506, Look::AllNew, "release"),
+                (501, Observation::AllNew, "hold 506"),
+                (506, Observation::AllNew, "release"),
             ],
         );
     }
@@ -476,15 +496,15 @@ mod tests {
     fn broken_endpoints_end_a_hold_at_once() {
         let broken = Broken::ForeignCanaryPod;
         for at in [1, 3, 119, 5000] {
-            let looks = [
-                (0, Look::AllNew, "hold 5"),
+            let observations = [
+                (0, Observation::AllNew, "hold 5"),
                 (
                     at,
-                    Look::Broken(broken),
+                    Observation::Broken(broken),
                     "the canary Service leads to Pods of another version",
                 ),
             ];
-            check_decisions(PromotionGuard::default(), &looks);
+            check_decisions(PromotionGuard::default(), &observations);
         }
     }
 
@@ -509,7 +529,7 @@ mod tests {
         /// D-27: traffic stays on the canary Service only while all its Pods are new, and until the stable Service is
         /// complete.
         #[test]
-        fn a_look_agrees_with_the_endpoints(canary in service(), stable in service()) {
+        fn an_observation_agrees_with_the_endpoints(canary in service(), stable in service()) {
             let new_pods = pods("a b c d");
             let facts = Facts { stable: of(&stable), canary: of(&canary), new_pods: &new_pods };
             let ready = |list: Vec<Endpoint<'static>>| -> BTreeSet<&str> {
@@ -517,13 +537,13 @@ mod tests {
             };
             let (at_canary, at_stable) = (ready(of(&canary)), ready(of(&stable)));
             let are_new = |pods: &BTreeSet<&str>| pods.iter().all(|pod| new_pods.contains(*pod));
-            match look(&facts) {
-                Look::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
-                Look::AllNew => {
+            match observe(&facts) {
+                Observation::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
+                Observation::AllNew => {
                     prop_assert!(!at_canary.is_empty() && are_new(&at_canary) && are_new(&at_stable));
                     prop_assert!(at_canary.is_subset(&at_stable));
                 }
-                Look::Incomplete { ready, wanted } => {
+                Observation::Incomplete { ready, wanted } => {
                     prop_assert!(!at_canary.is_empty() && are_new(&at_canary));
                     prop_assert!(ready <= wanted && wanted == at_canary.len());
                 }

@@ -210,7 +210,7 @@ fn with_owner_edits<'a>(
     let (Some(then), Some(now)) = (original.object(), there.object()) else {
         return original.clone();
     };
-    let made = original.leading_to(id.object(), id.port.as_ref(), id.subset.as_ref());
+    let made = original.routing_to(id.object(), id.port.as_ref(), id.subset.as_ref());
     if made.has_content_of(there) {
         return original.clone();
     }
@@ -227,7 +227,7 @@ fn with_owner_edits<'a>(
     roles
         .stable
         .without_pod_label(there)
-        .leading_to(object, port.as_ref(), subset.as_ref())
+        .routing_to(object, port.as_ref(), subset.as_ref())
         .with_weight_of(original)
 }
 

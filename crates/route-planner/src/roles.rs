@@ -373,7 +373,7 @@ impl<'a> Role<'a> {
         };
         let subset = self.distinction.subset.then(subset);
         let port = self.port_when_made.as_ref().or(*port);
-        anchor.leading_to(object, port, subset.as_ref())
+        anchor.routing_to(object, port, subset.as_ref())
     }
 
     /// Whether a destination selects Pods of one version by its subset. Only planning inserts such a destination.
@@ -390,7 +390,7 @@ impl<'a> Role<'a> {
             (Some((label, _)), Some(object)) if destination.subset_label(label).is_some() => {
                 let mut subset = destination.subset();
                 subset.remove(label);
-                destination.leading_to(object, None, Some(&subset))
+                destination.routing_to(object, None, Some(&subset))
             }
             _ => destination.clone(),
         }

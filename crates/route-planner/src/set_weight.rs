@@ -50,7 +50,7 @@ pub(crate) struct WeightPlan<'a> {
     /// Whether the canary's share decreases in a route that is recorded as split.
     pub(crate) shrinks: bool,
     /// Whether any selected route leads to the Rollout.
-    pub(crate) leads_to_rollout: bool,
+    pub(crate) routes_to_rollout: bool,
     /// Whether nothing is rolled out.
     pub(crate) is_rest: bool,
     /// The refusals of the routes that stay unchanged although the intent asks for a change.
@@ -78,7 +78,7 @@ pub(crate) fn plan_weights<'a>(
         record: Record::default(),
         grows: false,
         shrinks: false,
-        leads_to_rollout: false,
+        routes_to_rollout: false,
         is_rest: request.is_rest(),
         left: state.records.problem.iter().cloned().collect(),
         warnings: state.warnings.clone(),
@@ -166,7 +166,7 @@ impl<'a> WeightPlan<'a> {
                 None => PlannedList::unsplit(owner_list.clone()),
             }),
             Relation::Managed { owner_list, anchor } => {
-                self.leads_to_rollout = true;
+                self.routes_to_rollout = true;
                 let warnings = &mut self.warnings;
                 request.planned_list(route_state, owner_list, anchor, warnings)
             }
@@ -175,7 +175,7 @@ impl<'a> WeightPlan<'a> {
                 replacement,
                 refusal,
             } => {
-                self.leads_to_rollout = true;
+                self.routes_to_rollout = true;
                 if request.is_down() || !route_state.route.is_selected {
                     self.warnings.push(Warning::Repointed {
                         route: route_state.route.label(),
@@ -193,7 +193,7 @@ impl<'a> WeightPlan<'a> {
             Relation::SplitByOther(rollout) => {
                 let managed = &request.intent.managed;
                 if request.is_rest() && (managed.in_force.is_empty() || managed.is_ending) {
-                    self.leads_to_rollout = true;
+                    self.routes_to_rollout = true;
                     return None;
                 }
                 Err(Refusal::SplitByOther {
@@ -206,12 +206,12 @@ impl<'a> WeightPlan<'a> {
                 let applied = request.intent.applied.as_ref();
                 let list = without_canary(live, request.roles, applied, !request.is_rest())
                     .filter(|_| route_state.route.is_selected);
-                self.leads_to_rollout |= route_state.route.is_selected
+                self.routes_to_rollout |= route_state.route.is_selected
                     && live
                         .destinations
                         .iter()
                         .any(|it| request.roles.stable.is_listed_as(it));
-                self.leads_to_rollout |= list.is_some();
+                self.routes_to_rollout |= list.is_some();
                 return list;
             }
         };
@@ -256,7 +256,7 @@ impl<'a> WeightPlan<'a> {
 
 /// Hashes of the routes that send traffic to the canary before the first split: their owner wrote them that way.
 fn owner_canary_routes(state: &TableState<'_>) -> Vec<Hash> {
-    let leads_to_canary = |it: &&RouteState<'_>| match &it.action {
+    let routes_to_canary = |it: &&RouteState<'_>| match &it.action {
         Action::Forward {
             live,
             relation: Relation::Unrelated { .. },
@@ -267,12 +267,12 @@ fn owner_canary_routes(state: &TableState<'_>) -> Vec<Hash> {
     let mut hashes: Vec<Hash> = state
         .routes
         .iter()
-        .filter(leads_to_canary)
+        .filter(routes_to_canary)
         .map(hash)
         .collect();
     if !hashes.is_empty() {
         // A hash must not match a route that is split.
-        let split = state.routes.iter().filter(|it| !leads_to_canary(it));
+        let split = state.routes.iter().filter(|it| !routes_to_canary(it));
         let split: HashSet<Hash> = split.map(hash).collect();
         hashes.retain(|hash| !split.contains(hash));
     }

@@ -90,16 +90,16 @@ impl CachedRouteStore {
     /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Watches that were
     /// started run until the store is dropped, even if this future is dropped.
     pub async fn run(&self) {
-        self.tables.follow_all();
-        self.rollouts.follow_all();
+        self.tables.watch_all();
+        self.rollouts.watch_all();
         join(self.follow_namespaces(), self.follow_policies()).await;
     }
 
     /// Ends all watches and clears the cache.
     pub fn follow_nothing(&self) {
-        self.tables.follow_only(&BTreeSet::new());
-        self.rollouts.follow_only(&BTreeSet::new());
-        self.policies.follow_only(&BTreeSet::new());
+        self.tables.watch_only(&BTreeSet::new());
+        self.rollouts.watch_only(&BTreeSet::new());
+        self.policies.watch_only(&BTreeSet::new());
     }
 
     /// Watches the tables of each configured namespace while those of all namespaces are forbidden.
@@ -107,7 +107,7 @@ impl CachedRouteStore {
         while !self.namespaces.is_empty() {
             self.tables.settled(None).await;
             for namespace in &self.namespaces {
-                self.tables.follow(namespace);
+                self.tables.watch(namespace);
             }
             sleep(FRESH).await;
         }
@@ -118,9 +118,9 @@ impl CachedRouteStore {
         loop {
             let mut changes = self.rollouts.subscribe();
             if self.rollouts.all().iter().any(|it| it.has_mirrors()) {
-                self.policies.follow_all();
+                self.policies.watch_all();
             } else if self.rollouts.check(None, FRESH).is_ok() {
-                self.policies.follow_only(&BTreeSet::new());
+                self.policies.watch_only(&BTreeSet::new());
             }
             if let Err(RecvError::Closed) = changes.recv().await {
                 return;
@@ -209,7 +209,7 @@ impl CachedRouteStore {
 impl RouteStore for CachedRouteStore {
     async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
         for namespace in &selector.namespaces {
-            self.tables.follow(namespace);
+            self.tables.watch(namespace);
         }
         match freshness {
             Freshness::Live => self.store.tables.select(selector, freshness).await,
@@ -234,7 +234,7 @@ impl RouteStore for CachedRouteStore {
         let settled = self.tables.settled(None);
         let _ = timeout_at(self.started + START, settled).await;
         match self.tables.check(None, Duration::MAX) {
-            Err(Unknown::NoAnswer | Unknown::NotFollowed) => true,
+            Err(Unknown::NoAnswer | Unknown::NotWatched) => true,
             Err(Unknown::Failed(error)) => error.is_unavailable(),
             Ok(()) | Err(Unknown::Silent(_)) => false,
         }
@@ -259,7 +259,7 @@ impl RouteStore for CachedRouteStore {
 
 impl PolicyStore for CachedRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.policies.follow_all();
+        self.policies.watch_all();
         match self.cached_policies(FRESH) {
             Some(policies) => Ok(policies),
             None => self.store.tables.policies().await,
@@ -333,7 +333,7 @@ impl RolloutReader for CachedRouteStore {
     }
 
     fn is_called_for(&self, key: &ObjectKey) {
-        self.rollouts.follow(&key.namespace);
+        self.rollouts.watch(&key.namespace);
     }
 }
 
@@ -353,7 +353,7 @@ impl EndpointReader for CachedRouteStore {
         self.store.local.endpoints(namespace, services).await
     }
 
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+    fn watch_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
         self.store.local.follow_endpoints_of(namespace, services)
     }
 

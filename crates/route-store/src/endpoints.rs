@@ -50,7 +50,7 @@ pub trait EndpointReader: Send + Sync + 'static {
     }
 
     /// Watches the endpoints of `services`. In a store without endpoints the stream never yields.
-    fn follow_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
+    fn watch_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
         Box::pin(stream::pending())
     }
 

@@ -354,11 +354,11 @@ impl Watching {
                 let state = self.api.state();
                 let is_expired = self.version < state.compacted;
                 let changes = state.history.iter().filter(|change| {
-                    let is_meant = self
+                    let is_in_scope = self
                         .namespace
                         .as_ref()
                         .is_none_or(|it| *it == change.namespace);
-                    change.version > self.version && change.plural == self.plural && is_meant
+                    change.version > self.version && change.plural == self.plural && is_in_scope
                 });
                 (
                     state.behaviour.clone(),

@@ -324,7 +324,7 @@ impl EndpointReader for MemoryRouteStore {
         Ok(Some(endpoints))
     }
 
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+    fn watch_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
         let namespace = namespace.to_owned();
         let services: Vec<String> = services.iter().map(ToString::to_string).collect();
         let mut changes = self.endpoints.subscribe();

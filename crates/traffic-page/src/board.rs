@@ -13,7 +13,7 @@ use traffic_lab::{Load, Target};
 use crate::counts::{Counts, PERSONAS};
 use crate::tail::Tail;
 use crate::view::{LOG, Snapshot};
-use crate::{Deed, Setting, Switch, Tables, TablesError, Version};
+use crate::{Action, Setting, Switch, Tables, TablesError, Version};
 
 /// Host and path of the requests.
 const HOST: &str = "shop.example.com";
@@ -24,8 +24,8 @@ const PATH: &str = "/reviews";
 pub struct Live {
     /// Progress of the update.
     pub progress: Progress,
-    /// The deeds that are possible now.
-    pub allowed: Vec<Deed>,
+    /// The actions that are possible now.
+    pub allowed: Vec<Action>,
     /// Number of Pods of each version.
     pub pods: Vec<(u32, usize)>,
     /// The plugin.
@@ -198,9 +198,9 @@ impl Board {
             switches,
         } = live;
         let version = |version: Version| json!({"number": version.number, "fails": version.fails});
-        let allowed = Deed::ALL
+        let allowed = Action::ALL
             .iter()
-            .filter(|(_, deed)| allowed.contains(deed))
+            .filter(|(_, action)| allowed.contains(action))
             .map(|(name, _)| *name);
         let switches = Switch::ALL.iter().filter_map(|(name, switch)| {
             let (_, is_on) = switches.iter().find(|(known, _)| known == switch)?;

@@ -64,11 +64,11 @@ pub async fn serve<S: Stage>(
         interrupted = interrupted() => return Ok(interrupted?),
     };
     show(&mut stage);
-    let (orders, queue) = mpsc::channel(16);
+    let (commands, queue) = mpsc::channel(16);
     let site = Site {
         address,
         snapshots: stage.board().watch(),
-        orders,
+        commands,
     };
     let (stop, stopped) = oneshot::channel();
     let mut stage = pin!(run(stage, queue, stopped));

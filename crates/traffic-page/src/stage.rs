@@ -6,16 +6,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Board, Live, Order};
+use crate::{Board, Command, Live};
 
 /// Interval of ticks and events.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Why a stage failed, or refuses an order.
+/// Why a stage failed, or refuses a command.
 pub type StageError = Box<dyn Error + Send + Sync>;
 
-/// An order, and the sender of its result.
-pub(crate) type Ordered = (Order, oneshot::Sender<Result<(), String>>);
+/// A command, and the sender of its result.
+pub(crate) type Queued = (Command, oneshot::Sender<Result<(), String>>);
 
 /// A canary and its environment. All methods are called by one task.
 pub trait Stage {
@@ -25,11 +25,11 @@ pub trait Stage {
     /// Returns the state of the canary.
     fn live(&self) -> Live;
 
-    /// Carries out an order of the page.
+    /// Carries out a command of the page.
     ///
     /// # Errors
-    /// Returns `Err` with the reason if the order is not possible now, or fails.
-    fn carry_out(&mut self, order: Order) -> impl Future<Output = Result<(), StageError>>;
+    /// Returns `Err` with the reason if the command is not possible now, or fails.
+    fn carry_out(&mut self, command: Command) -> impl Future<Output = Result<(), StageError>>;
 
     /// Updates the counts and does what is due. Called ten times per second.
     ///
@@ -50,7 +50,7 @@ pub trait Stage {
 /// Returns `Err` if the stage cannot continue.
 pub(crate) async fn run(
     mut stage: impl Stage,
-    mut orders: mpsc::Receiver<Ordered>,
+    mut commands: mpsc::Receiver<Queued>,
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), StageError> {
     let mut ticks = interval(TICK);
@@ -58,8 +58,8 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             _ = &mut stop => return stage.close().await,
-            Some((order, reply)) = orders.recv() => {
-                let outcome = stage.carry_out(order).await;
+            Some((command, reply)) = commands.recv() => {
+                let outcome = stage.carry_out(command).await;
                 show(&mut stage);
                 // The page may have been closed.
                 let _ = reply.send(outcome.map_err(|error| error.to_string()));

@@ -1,7 +1,7 @@
 //! The HTTP routes of the page and its events, for browsers on this machine only.
 //!
 //! Any web page can send requests to 127.0.0.1. Against DNS rebinding, the `Host` must be the address of this server. Against
-//! cross-site request forgery, an order must have this server as its `Origin` and be JSON.
+//! cross-site request forgery, a command must have this server as its `Origin` and be JSON.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use futures::{Stream, stream};
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::Order;
-use crate::stage::Ordered;
+use crate::Command;
+use crate::stage::Queued;
 use crate::view::{Reader, Snapshot};
 
 const PAGE: &str = include_str!("page/index.html");
@@ -33,10 +33,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-i
 pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
-    pub(crate) orders: mpsc::Sender<Ordered>,
+    pub(crate) commands: mpsc::Sender<Queued>,
 }
 
-/// The body of an order.
+/// The body of a command.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Do {
@@ -93,7 +93,7 @@ fn admit(port: u16, is_safe: bool, headers: &HeaderMap) -> Result<(), &'static s
         return Err("open the address that the demo prints");
     }
     if !is_safe && !is(header::ORIGIN, "http://") {
-        return Err("only the page of this server may send orders");
+        return Err("only the page of this server may send commands");
     }
     Ok(())
 }
@@ -123,14 +123,16 @@ async fn carry_out(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
     if kind.is_none_or(|kind| kind != "application/json") {
         return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
     }
-    let order = serde_json::from_slice::<Do>(&body);
-    let order = order.ok().and_then(|order| Order::named(&order.what));
-    let Some(order) = order else {
-        return (StatusCode::BAD_REQUEST, "unknown order").into_response();
+    let command = serde_json::from_slice::<Do>(&body);
+    let command = command
+        .ok()
+        .and_then(|command| Command::named(&command.what));
+    let Some(command) = command else {
+        return (StatusCode::BAD_REQUEST, "unknown command").into_response();
     };
     let (reply, outcome) = oneshot::channel();
     let gone = || (StatusCode::SERVICE_UNAVAILABLE, "the demo is ending").into_response();
-    if site.orders.send((order, reply)).await.is_err() {
+    if site.commands.send((command, reply)).await.is_err() {
         return gone();
     }
     match outcome.await {

@@ -1,10 +1,10 @@
 //! `cargo run -p e2e-tests --bin hostile_clients -- BINARY [CONNECTIONS] [SECONDS]`: measures the memory of the ApplicationSet
-//! generator, and the latency of honest callers, while many clients hold idle connections. It prints measurements and checks
+//! generator, and the latency of well-behaved callers, while many clients hold idle connections. It prints measurements and checks
 //! nothing.
 //!
 //! A quarter of the hostile clients each sends nothing, sends a head byte by byte, sends 400 KiB of a head and stops, and sends
 //! a call without its body. One in four connects to the ops port. Each reconnects a second after the server closed its
-//! connection. Meanwhile one honest caller opens a connection for each call, and another one reuses its connection, like
+//! connection. Meanwhile one well-behaved caller opens a connection for each call, and another one reuses its connection, like
 //! Argo CD.
 
 #![allow(clippy::print_stdout, reason = "prints measurements")]
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const CONFIG: &str = "static: {hello: {sets: [{key1: val1}]}}";
 const CALL: &str = "POST /api/v1/getparams.execute HTTP/1.1\r\nhost: a\r\nauthorization: Bearer t\r\ncontent-length: 12\r\n\r\n{\"input\":{}}";
 const ANSWER: &[u8] = br#"{"output":{"parameters":[{"key1":"val1"}]}}"#;
-/// Timeout of an honest call.
+/// Timeout of a well-behaved call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -51,8 +51,8 @@ async fn main() -> Result<()> {
         hostile.spawn(annoy(slot, port, Arc::clone(&closed)));
     }
     let (fresh, kept) = tokio::join!(
-        honest(generator.api, false, end),
-        honest(generator.api, true, end)
+        well_behaved(generator.api, false, end),
+        well_behaved(generator.api, true, end)
     );
     println!("{connections} hostile connections for {seconds} s: {binary}");
     println!(
@@ -61,8 +61,8 @@ async fn main() -> Result<()> {
     );
     println!("memory before: {:.1} MiB", mib(idle));
     println!("peak memory: {:.1} MiB", mib(generator.memory("VmHWM")?));
-    println!("an honest caller with a connection for each call: {fresh}");
-    println!("an honest caller that reuses its connection:      {kept}");
+    println!("a well-behaved caller with a connection for each call: {fresh}");
+    println!("a well-behaved caller that reuses its connection:      {kept}");
     hostile.shutdown().await;
     Ok(())
 }
@@ -190,7 +190,7 @@ async fn hold(slot: u32, mut stream: TcpStream) {
     }
 }
 
-/// The results of an honest caller.
+/// The results of a well-behaved caller.
 struct Met {
     took: Vec<Duration>,
     failed: usize,
@@ -214,7 +214,7 @@ impl std::fmt::Display for Met {
 }
 
 /// Makes a call each 50 ms. If the reused connection is closed, the call is made again, and its latency includes both tries.
-async fn honest(api: SocketAddr, keeps: bool, end: Instant) -> Met {
+async fn well_behaved(api: SocketAddr, keeps: bool, end: Instant) -> Met {
     let mut met = Met {
         took: Vec::new(),
         failed: 0,

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use traffic_lab::{Delays, World};
 use traffic_page::{
-    Board, Deed, FILE, Live, OWNERS, Order, Plugin, Progress, Setting, Stage, StageError, Switch,
-    Tables, Version, steps,
+    Action, Board, Command, FILE, Live, OWNERS, Plugin, Progress, Setting, Stage, StageError,
+    Switch, Tables, Version, steps,
 };
 
 use super::workloads::VERSION_LABEL;
@@ -157,16 +157,16 @@ impl ClusterStage {
         Ok(stage)
     }
 
-    async fn execute(&mut self, order: Order) -> Result<()> {
-        match order {
-            Order::Act(deed) => self.act(deed).await,
-            Order::Kill => {
+    async fn execute(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Act(action) => self.act(action).await,
+            Command::Kill => {
                 self.cluster.kill_plugin().await?;
                 let text = "the plugin is killed; the gateway keeps serving";
                 self.board.note("fault", text);
                 self.read_plugin().await
             }
-            Order::Revert => {
+            Command::Revert => {
                 self.read_objects().await?;
                 if self.tables.is_owners()? {
                     bail!("the table is equal to the owner's");
@@ -186,7 +186,7 @@ impl ClusterStage {
                 let table = written.into_inner().context("nothing was written")?;
                 self.show_tables("fault", text, &table).await
             }
-            Order::Turn(switch) => {
+            Command::Turn(switch) => {
                 let is_on = !self.is_on(switch);
                 self.set_switch(switch, is_on).await?;
                 self.switches.insert(switch, is_on);
@@ -195,39 +195,39 @@ impl ClusterStage {
         }
     }
 
-    async fn act(&mut self, deed: Deed) -> Result<()> {
+    async fn act(&mut self, action: Action) -> Result<()> {
         self.read_objects().await?;
-        if !self.allowed().contains(&deed) {
+        if !self.allowed().contains(&action) {
             bail!("not possible now");
         }
         // The controller can miss a change during a reconcile until the next one.
         let _ = timeout(BUSY, self.canary.idle()).await;
         let before = self.version("currentPodHash");
         let is_paused = self.is_paused();
-        match deed {
-            Deed::NewVersion { fails } => {
+        match action {
+            Action::NewVersion { fails } => {
                 self.newest = Version {
                     number: self.newest.number + 1,
                     fails,
                 };
                 self.canary.change_image(&image(self.newest)).await?;
             }
-            Deed::Promote if is_paused => {
+            Action::Promote if is_paused => {
                 self.canary.change_spec(json!({"paused": false})).await?;
             }
-            Deed::Promote => self.canary.promote().await?,
-            Deed::PromoteFully => {
+            Action::Promote => self.canary.promote().await?,
+            Action::PromoteFully => {
                 self.canary.change_spec(json!({"paused": false})).await?;
                 self.canary.promote_fully().await?;
             }
-            Deed::Abort => self.canary.abort().await?,
-            Deed::Retry => self.canary.change_status(json!({"abort": false})).await?,
-            Deed::Pause => {
+            Action::Abort => self.canary.abort().await?,
+            Action::Retry => self.canary.change_status(json!({"abort": false})).await?,
+            Action::Pause => {
                 let paused = json!({"paused": !is_paused});
                 self.canary.change_spec(paused).await?;
             }
         }
-        let text = deed.describe(self.newest, before, !is_paused);
+        let text = action.describe(self.newest, before, !is_paused);
         self.board.note("you", &text);
         Ok(())
     }
@@ -467,21 +467,21 @@ impl ClusterStage {
         self.status("stableRS") != self.status("currentPodHash") && !self.is_aborted()
     }
 
-    fn allowed(&self) -> Vec<Deed> {
+    fn allowed(&self) -> Vec<Action> {
         if self.is_on(Switch::Deleted) {
             return Vec::new();
         }
         let waits = self
             .status("pauseConditions")
             .is_some_and(|it| !it.is_null());
-        let deeds = Deed::ALL.into_iter().map(|(_, deed)| deed);
-        let makes_sense = |deed: &Deed| match deed {
-            Deed::NewVersion { .. } => true,
-            Deed::Retry => self.is_aborted(),
-            Deed::Promote => self.is_updating() && (waits || self.is_paused()),
-            Deed::PromoteFully | Deed::Abort | Deed::Pause => self.is_updating(),
+        let actions = Action::ALL.into_iter().map(|(_, action)| action);
+        let makes_sense = |action: &Action| match action {
+            Action::NewVersion { .. } => true,
+            Action::Retry => self.is_aborted(),
+            Action::Promote => self.is_updating() && (waits || self.is_paused()),
+            Action::PromoteFully | Action::Abort | Action::Pause => self.is_updating(),
         };
-        deeds.filter(makes_sense).collect()
+        actions.filter(makes_sense).collect()
     }
 
     fn progress(&self) -> Progress {
@@ -531,8 +531,8 @@ impl Stage for ClusterStage {
         }
     }
 
-    async fn carry_out(&mut self, order: Order) -> Result<(), StageError> {
-        Ok(self.execute(order).await?)
+    async fn carry_out(&mut self, command: Command) -> Result<(), StageError> {
+        Ok(self.execute(command).await?)
     }
 
     async fn tick(&mut self) -> Result<(), StageError> {

@@ -142,7 +142,7 @@ fn circular_uses(modules: &Modules<'_>) -> Vec<(String, String)> {
             }
         }
     }
-    let leads_to = |from: &String, to: &String| {
+    let reaches = |from: &String, to: &String| {
         let mut seen = BTreeSet::from([from]);
         let mut next = vec![from];
         while let Some(all) = next.pop().map(|at| uses.get(at)) {
@@ -152,7 +152,7 @@ fn circular_uses(modules: &Modules<'_>) -> Vec<(String, String)> {
     };
     let mut circular = Vec::new();
     for (from, all) in &uses {
-        let back = all.iter().filter(|to| leads_to(to, from));
+        let back = all.iter().filter(|to| reaches(to, from));
         circular.extend(back.map(|to| (from.clone(), to.clone())));
     }
     circular

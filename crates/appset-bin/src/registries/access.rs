@@ -127,11 +127,11 @@ impl ImageClient<'_> {
             .ask(&self.question(STEP, Method::GET, url.to_owned(), None, transport::MANIFEST))
             .await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
-            self.learn(Access::Open);
+            self.cache(Access::Open);
             return Ok((Access::Open, Some(answer)));
         }
         let access = challenge(answer.headers()).ok_or_else(|| self.refused(&answer))?;
-        self.learn(access.clone());
+        self.cache(access.clone());
         Ok((access, None))
     }
 
@@ -148,7 +148,7 @@ impl ImageClient<'_> {
     }
 
     /// Caches the authentication that the repository requires.
-    pub(super) fn learn(&self, access: Access) {
+    pub(super) fn cache(&self, access: Access) {
         self.accesses
             .known
             .put(self.repository_key(), access, CHALLENGE);

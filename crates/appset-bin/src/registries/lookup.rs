@@ -272,7 +272,7 @@ impl Lookup<'_> {
         client.remove_token(&access);
         let answer = self.send(&question, &other).await?;
         if path.starts_with("manifests/") && answer.status() != StatusCode::UNAUTHORIZED {
-            client.learn(other);
+            client.cache(other);
         }
         Ok(answer)
     }

@@ -216,7 +216,7 @@ fn shown(found: Result<BTreeMap<String, Found>, Failure>) -> String {
 
 impl TestClient {
     /// Looks up an image with an empty cache.
-    async fn look(&self, config: &Value) -> String {
+    async fn query(&self, config: &Value) -> String {
         self.registries.cache.invalidate_all();
         self.registries.cache.run_pending_tasks().await;
         shown(self.look_up(config, &request("v1"), 25).await)
@@ -244,7 +244,7 @@ async fn a_token_is_cached_until_shortly_before_it_expires() {
     let client = with_tokens(there);
     for (wait, tokens) in [(0, 1), (50, 1), (10, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        assert_eq!(client.look(&config()).await, "a");
+        assert_eq!(client.query(&config()).await, "a");
         assert_eq!(client.count("auth.io/token"), tokens);
     }
 }
@@ -259,7 +259,7 @@ async fn each_set_of_credentials_has_its_own_token() {
         let docker = json!({"auths": {"r.io": {"username": user, "password": "p"}}});
         std::fs::write(&path, docker.to_string()).unwrap();
         config["dockerConfig"] = path.display().to_string().into();
-        assert_eq!(client.look(&config).await, "a");
+        assert_eq!(client.query(&config).await, "a");
     }
     let tokens = client
         .received()
@@ -282,7 +282,7 @@ async fn refused_credentials_are_not_sent_again_for_a_minute() {
     });
     for (wait, tokens) in [(0, 1), (10, 1), (40, 1), (15, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        let refused = client.look(&config()).await;
+        let refused = client.query(&config()).await;
         assert!(refused.contains("no credentials were sent"), "{refused}");
         assert_eq!(client.count("/token"), tokens);
     }
@@ -290,15 +290,15 @@ async fn refused_credentials_are_not_sent_again_for_a_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tag_that_existed_is_missing_only_after_a_second_lookup() {
-    // `looks` says for each lookup whether the tag exists.
-    let check = async |looks: &'static [bool], expect: &str| {
-        let look = AtomicUsize::new(0);
+    // `lookups` has an entry for each lookup: whether the tag exists.
+    let check = async |lookups: &'static [bool], expect: &str| {
+        let next = AtomicUsize::new(0);
         let client = with_tokens(move |received| {
             if received.asked.starts_with("HEAD") {
-                look.fetch_add(1, Ordering::Relaxed);
+                next.fetch_add(1, Ordering::Relaxed);
             }
-            let at = look.load(Ordering::Relaxed).saturating_sub(1);
-            let reply = if looks[at] {
+            let at = next.load(Ordering::Relaxed).saturating_sub(1);
+            let reply = if lookups[at] {
                 there(received)?
             } else {
                 Reply::new(404, UNKNOWN)
@@ -308,14 +308,14 @@ async fn a_tag_that_existed_is_missing_only_after_a_second_lookup() {
                 ..reply
             })
         });
-        assert_eq!(client.look(&config()).await, "a");
+        assert_eq!(client.query(&config()).await, "a");
         let started = Instant::now();
-        assert_eq!(client.look(&config()).await, expect);
+        assert_eq!(client.query(&config()).await, expect);
         assert_eq!(started.elapsed(), Duration::from_secs(5));
         // After that it is missing without a second lookup.
         if expect == "missing" {
             let started = Instant::now();
-            assert_eq!(client.look(&config()).await, "missing");
+            assert_eq!(client.query(&config()).await, "missing");
             assert_eq!(started.elapsed(), Duration::ZERO);
         }
     };
@@ -331,7 +331,7 @@ async fn retries_are_limited_and_obey_retry_after() {
                        heads: usize| {
         let client = with_tokens(reply);
         let started = Instant::now();
-        let failed = client.look(&config()).await;
+        let failed = client.query(&config()).await;
         let took = started.elapsed().as_secs_f64() - 1.0;
         assert!(seconds.contains(&took), "{took} {failed}");
         assert_eq!(client.count("HEAD"), heads, "{failed}");
@@ -382,7 +382,7 @@ async fn a_failure_is_cached_for_five_seconds() {
     let client = with_tokens(|_| Some(Reply::new(410, "")));
     for (wait, heads) in [(0, 1), (4, 1), (2, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        let failed = client.look(&config()).await;
+        let failed = client.query(&config()).await;
         assert!(failed.contains("status 410"), "{failed}");
         assert_eq!(client.count("HEAD"), heads);
     }
@@ -442,24 +442,24 @@ async fn a_stale_digest_is_served_for_the_configured_time() {
         _ => Some(Reply::new(404, UNKNOWN)),
     });
     let stale = json!({"registries": {"r.io": {"proof": "authorized"}}, "staleFor": "1h"});
-    assert_eq!(client.look(&stale).await, "a");
+    assert_eq!(client.query(&stale).await, "a");
     DOWN.store(1, Ordering::Relaxed);
     sleep(Duration::from_secs(3000)).await;
-    assert_eq!(client.look(&stale).await, "a stale");
+    assert_eq!(client.query(&stale).await, "a stale");
     let gauge = |text: &str| client.metrics.to_text(true, Vec::new()).contains(text);
     assert!(gauge(
         r#"gloo_appset_registry_stale_seconds{registry="r.io"} 300"#
     ));
     // It is a failure without the setting, after the time, and for another image.
-    assert!(client.look(&config()).await.contains("status 410"));
+    assert!(client.query(&config()).await.contains("status 410"));
     sleep(Duration::from_secs(601)).await;
-    assert!(client.look(&stale).await.contains("status 410"));
+    assert!(client.query(&stale).await.contains("status 410"));
     let other = client.look_up(&stale, &request("v2"), 25).await;
     assert!(shown(other).contains("status 410"));
     // A proven 404 is never replaced by a stale digest.
     DOWN.store(2, Ordering::Relaxed);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(client.look(&stale).await, "missing");
+    assert_eq!(client.query(&stale).await, "missing");
     assert!(gauge(
         r#"gloo_appset_registry_stale_seconds{registry="r.io"} 0"#
     ));
@@ -469,7 +469,7 @@ async fn a_stale_digest_is_served_for_the_configured_time() {
 async fn there_is_no_stale_digest_after_a_restart() {
     let client = TestClient::new(|_| Some(Reply::new(410, "")));
     let stale = json!({"registries": {"r.io": {}}, "staleFor": "24h"});
-    assert!(client.look(&stale).await.contains("status 410"));
+    assert!(client.query(&stale).await.contains("status 410"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -478,7 +478,7 @@ async fn the_rate_limit_of_a_registry_is_a_metric() {
         let reply = Reply::new(429, "").header("retry-after", "60");
         Some(reply.header("ratelimit-remaining", "76;w=21600"))
     });
-    client.look(&config()).await;
+    client.query(&config()).await;
     let metrics = client.metrics.to_text(true, Vec::new());
     for line in [
         r#"gloo_appset_registry_ratelimit_remaining{registry="r.io"} 76"#,

@@ -1,7 +1,7 @@
 //! Releases held promotions outside of calls.
 //!
 //! ```text
-//! a call holds a promotion --> follow the endpoints of both Services
+//! a call holds a promotion --> watch the endpoints of both Services
 //!                                       |
 //!             a slice changes, settle or timeout is over, the Rollout changes
 //!                                       |
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use gloo_types::ObjectKey;
-use route_planner::promotion::{Decision, Look};
+use route_planner::promotion::{Decision, Observation};
 use route_store::{Endpoint, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ use tracing::debug;
 
 use super::Watched;
 use crate::report::HoldEnd;
-use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, look_at};
+use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, observation_of};
 
 /// Deadline of a release.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,44 +47,44 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         let holds = self.router.holds();
         let mut changes = self.watched.rollout_changes();
         let mut running: FuturesUnordered<BoxFuture<'_, ObjectKey>> = FuturesUnordered::new();
-        let mut followed: HashMap<ObjectKey, watch::Sender<()>> = HashMap::new();
+        let mut watched: HashMap<ObjectKey, watch::Sender<()>> = HashMap::new();
         loop {
             let (held, another) = holds.all();
             for promotion in held {
-                if let Entry::Vacant(free) = followed.entry(promotion.rollout.clone()) {
-                    let (news, rollout) = watch::channel(());
-                    free.insert(news);
-                    running.push(self.follow(promotion, rollout).boxed());
+                if let Entry::Vacant(free) = watched.entry(promotion.rollout.clone()) {
+                    let (changed, rollout) = watch::channel(());
+                    free.insert(changed);
+                    running.push(self.watch(promotion, rollout).boxed());
                 }
             }
             tokio::select! {
                 () = another => {}
                 change = changes.recv() => match change {
                     Ok(change) => {
-                        if let Some(news) = followed.get(&change.key) {
-                            news.send_replace(());
+                        if let Some(changed) = watched.get(&change.key) {
+                            changed.send_replace(());
                         }
                     }
                     Err(RecvError::Lagged(_)) => {
-                        for news in followed.values() {
-                            news.send_replace(());
+                        for changed in watched.values() {
+                            changed.send_replace(());
                         }
                     }
                     Err(RecvError::Closed) => return,
                 },
                 Some(ended) = running.next() => {
-                    followed.remove(&ended);
+                    watched.remove(&ended);
                 }
             }
         }
     }
 
     /// Watches the endpoints of a promotion until its hold ends. `rollout` notifies of changes of the Rollout.
-    async fn follow(&self, promotion: Promotion, mut rollout: watch::Receiver<()>) -> ObjectKey {
+    async fn watch(&self, promotion: Promotion, mut rollout: watch::Receiver<()>) -> ObjectKey {
         let holds = self.router.holds();
-        let mut endpoints = self.router.follow_endpoints(&promotion);
+        let mut endpoints = self.router.watch_endpoints(&promotion);
         let mut pods = KnownPods::default();
-        let mut look: Option<Look> = None;
+        let mut observation: Option<Observation> = None;
         // The call that began the hold has just checked the endpoints, so nothing is due yet.
         let mut due: Option<Instant> = None;
         let mut release: Option<HoldEnd> = None;
@@ -98,11 +98,11 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
             };
             tokio::select! {
                 known = endpoints.next() => {
-                    look = match known.flatten() {
-                        Some(known) => self.look(&promotion, &known, &mut pods).await,
+                    observation = match known.flatten() {
+                        Some(known) => self.observe(&promotion, &known, &mut pods).await,
                         None => None,
                     };
-                    holds.follow(&promotion, look.clone());
+                    holds.set_observation(&promotion, observation.clone());
                 }
                 Ok(()) = rollout.changed() => {
                     if self.within(self.router.is_still_promoted(&promotion)).await == Some(false) {
@@ -115,10 +115,10 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
             let now = Instant::now();
             due = None;
             if release.is_none()
-                && let Some(look) = &look
+                && let Some(observation) = &observation
                 && holds.holds(&promotion)
             {
-                let decision = self.router.decide(&promotion, look);
+                let decision = self.router.decide(&promotion, observation);
                 release = end_of(&decision);
                 if let Decision::Hold { until, .. } = decision {
                     due = Some(holds.at(until));
@@ -140,12 +140,12 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
     }
 
     /// Returns the observation for `endpoints`. Pods are read again if an unknown one appears.
-    async fn look(
+    async fn observe(
         &self,
         promotion: &Promotion,
         endpoints: &[Endpoint],
         pods: &mut KnownPods,
-    ) -> Option<Look> {
+    ) -> Option<Observation> {
         let seen = endpoints
             .iter()
             .filter_map(|endpoint| endpoint.pod.as_ref());
@@ -158,7 +158,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
                 }
             }
         }
-        Some(look_at(promotion, endpoints, &pods.new))
+        Some(observation_of(promotion, endpoints, &pods.new))
     }
 
     /// Runs `work` with the deadline and the priority of a release.

@@ -81,7 +81,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let passes = update.passes(args.abort_at);
     let report = Report {
         rollout: subject.key.to_string(),
-        ..walk(&trial, &store, &passes).await?
+        ..run_update(&trial, &store, &passes).await?
     };
     output::print(&args.output.render(&report, text)?)?;
     Ok(match report.end {
@@ -91,7 +91,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 /// Runs an update until its end, or until the plugin refuses a call.
-pub(super) async fn walk(
+pub(super) async fn run_update(
     trial: &Trial,
     store: &Arc<MemoryRouteStore>,
     passes: &[Pass],

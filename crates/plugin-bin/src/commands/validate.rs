@@ -17,7 +17,7 @@ use super::Answer;
 use super::input::{self, Manifest, Spot, Step, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
 use super::passes::{Trial, Update};
-use super::simulate::{End, walk};
+use super::simulate::{End, run_update};
 use super::world::{Source, Subject};
 use crate::from_rpc;
 
@@ -212,7 +212,7 @@ async fn rollout_problems(
     }
     store.put_rollout(subject.api.clone())?;
     let trial = Trial::new(store, source.policy());
-    let report = walk(&trial, store, &Update::new(subject).passes(None)).await?;
+    let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
 
     let steps = path("spec.strategy.canary.steps");
     let mut problems = Vec::new();

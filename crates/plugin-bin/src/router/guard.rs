@@ -22,7 +22,9 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{
     ANNOTATION, plan,
-    promotion::{self, Decision, Facts, Hold, Look, PromotionGuard, Released, guarded_services},
+    promotion::{
+        self, Decision, Facts, Hold, Observation, PromotionGuard, Released, guarded_services,
+    },
     restore,
 };
 use route_store::{EndpointStream, FRESH, Store, StoreError};
@@ -57,7 +59,7 @@ struct Held {
     /// Tables whose traffic stays on the canary Service.
     tables: BTreeSet<ObjectKey>,
     /// The last observation of the watched endpoints, and its time; `None` if they are not watched.
-    followed: Option<(Look, Instant)>,
+    observed: Option<(Observation, Instant)>,
     hold: Hold,
     /// When the hold was last continued.
     asked: Instant,
@@ -138,7 +140,7 @@ impl Holds {
     }
 
     /// Decides about a promotion from an observation of the endpoints. The caller that ends the hold reports it.
-    fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
+    fn decide(&self, promotion: &Promotion, observation: &Observation) -> Decision {
         let (at, now) = (Instant::now(), self.now());
         let mut held = self.held();
         let known = held.remove(&promotion.rollout);
@@ -147,11 +149,11 @@ impl Holds {
         let mut it = known.unwrap_or_else(|| Held {
             promotion: promotion.clone(),
             tables: BTreeSet::new(),
-            followed: None,
+            observed: None,
             hold: Hold::begin(now),
             asked: at,
         });
-        let decision = it.hold.decide(&promotion.guard, look, now);
+        let decision = it.hold.decide(&promotion.guard, observation, now);
         let goes_on = matches!(decision, Decision::Hold { .. });
         if goes_on {
             it.asked = at;
@@ -167,11 +169,11 @@ impl Holds {
     }
 
     /// Records an observation of the watched endpoints; `None` if they are no longer watched.
-    pub(crate) fn follow(&self, promotion: &Promotion, look: Option<Look>) {
+    pub(crate) fn set_observation(&self, promotion: &Promotion, observation: Option<Observation>) {
         let mut held = self.held();
         let held = held.get_mut(&promotion.rollout);
         if let Some(held) = held.filter(|it| it.promotion == *promotion) {
-            held.followed = look.map(|look| (look, Instant::now()));
+            held.observed = observation.map(|observation| (observation, Instant::now()));
         }
     }
 
@@ -200,12 +202,12 @@ impl Holds {
     }
 
     /// Returns the last observation of the endpoints of a promotion, if they are watched.
-    fn followed(&self, promotion: &Promotion) -> Option<Look> {
+    fn observation(&self, promotion: &Promotion) -> Option<Observation> {
         let held = self.held();
         let held = held.get(&promotion.rollout);
         let held = held.filter(|it| it.promotion == *promotion)?;
-        let (look, since) = held.followed.as_ref()?;
-        (since.elapsed() < FRESH).then(|| look.clone())
+        let (observation, since) = held.observed.as_ref()?;
+        (since.elapsed() < FRESH).then(|| observation.clone())
     }
 
     /// Converts a time of a decision to an instant.
@@ -289,10 +291,10 @@ impl<S: Store> GlooRouter<S> {
     /// Whether a promotion is held now. If endpoints or Pods cannot be read, it is not.
     async fn is_held(&self, promotion: &Promotion, deadline: Deadline) -> bool {
         let key = &promotion.rollout;
-        let look = match self.holds.followed(promotion) {
-            Some(look) => look,
-            None => match deadline.reading(look(&*self.store, promotion)).await {
-                Some(Ok(Some(look))) => look,
+        let observation = match self.holds.observation(promotion) {
+            Some(observation) => observation,
+            None => match deadline.reading(observe(&*self.store, promotion)).await {
+                Some(Ok(Some(observation))) => observation,
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
                     self.warn_unguarded_once(key, &error_chain(&error));
@@ -306,8 +308,8 @@ impl<S: Store> GlooRouter<S> {
                 }
             },
         };
-        let decision = self.decide(promotion, &look);
-        debug!(rollout = %key, "{look:?}: {decision:?}");
+        let decision = self.decide(promotion, &observation);
+        debug!(rollout = %key, "{observation:?}: {decision:?}");
         match end_of(&decision) {
             None => true,
             Some(end) => {
@@ -318,9 +320,9 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Decides about a promotion from an observation of the endpoints. Reports a hold that begins or lasts too long.
-    pub(crate) fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
+    pub(crate) fn decide(&self, promotion: &Promotion, observation: &Observation) -> Decision {
         let was_held = self.holds.holds(promotion);
-        let decision = self.holds.decide(promotion, look);
+        let decision = self.holds.decide(promotion, observation);
         let Decision::Hold { overdue, .. } = &decision else {
             return decision;
         };
@@ -445,10 +447,10 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Watches the endpoints of both Services of a promotion.
-    pub(crate) fn follow_endpoints(&self, promotion: &Promotion) -> EndpointStream<'_> {
+    pub(crate) fn watch_endpoints(&self, promotion: &Promotion) -> EndpointStream<'_> {
         let services = [promotion.stable.as_str(), promotion.canary.as_str()];
         self.store
-            .follow_endpoints(&promotion.rollout.namespace, &services)
+            .watch_endpoints(&promotion.rollout.namespace, &services)
     }
 
     /// Ends a hold outside of a call: each table gets what the call asked for, with one guarded PATCH.
@@ -543,24 +545,24 @@ fn is_completely_plannable(request: &Request, table: &RouteTableDoc) -> bool {
 }
 
 /// Reads endpoints and Pods, and returns the observation for a promotion; `None` if the store has no endpoints.
-pub(crate) async fn look<S: Store>(
+pub(crate) async fn observe<S: Store>(
     store: &S,
     promotion: &Promotion,
-) -> Result<Option<Look>, StoreError> {
+) -> Result<Option<Observation>, StoreError> {
     let namespace = &promotion.rollout.namespace;
     let services = [promotion.stable.as_str(), promotion.canary.as_str()];
     let endpoints = store.endpoints(namespace, &services);
     let pods = store.pods_of_version(namespace, &promotion.hash);
     let (endpoints, pods) = try_join(endpoints, pods).await?;
-    Ok(endpoints.map(|endpoints| look_at(promotion, &endpoints, &pods)))
+    Ok(endpoints.map(|endpoints| observation_of(promotion, &endpoints, &pods)))
 }
 
 /// Returns what `endpoints` of both Services mean for a promotion whose new Pods are `pods`.
-pub(crate) fn look_at(
+pub(crate) fn observation_of(
     promotion: &Promotion,
     endpoints: &[route_store::Endpoint],
     pods: &BTreeSet<String>,
-) -> Look {
+) -> Observation {
     let of = |service: &str| {
         let of_service = endpoints.iter().filter(|it| it.service == service);
         of_service
@@ -571,7 +573,7 @@ pub(crate) fn look_at(
             })
             .collect()
     };
-    promotion::look(&Facts {
+    promotion::observe(&Facts {
         stable: of(&promotion.stable),
         canary: of(&promotion.canary),
         new_pods: pods,

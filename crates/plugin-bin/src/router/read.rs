@@ -195,13 +195,13 @@ fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
         .iter()
         .filter_map(|route| route.forward_to.as_ref());
     let tls = tls.filter_map(|action| action.destinations.as_deref());
-    let leads_there = http.chain(tcp.flatten()).chain(tls.flatten()).filter(|to| {
+    let routes_there = http.chain(tcp.flatten()).chain(tls.flatten()).filter(|to| {
         to.reference.as_ref().is_some_and(|reference| {
             let namespace = reference.namespace_from(&table.key().namespace);
             reference.name == service.name && namespace == service.namespace
         })
     });
-    leads_there
+    routes_there
         .map(|to| to.port.as_ref().and_then(|port| port.number))
         .collect()
 }

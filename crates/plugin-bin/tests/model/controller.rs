@@ -107,7 +107,7 @@ enum Experiment {
 
 /// `status.canary.weights`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct StatusWeights {
     pub(crate) canary: i32,
     hash: u32,
     stable_hash: u32,
@@ -140,7 +140,7 @@ pub(crate) struct Controller {
     old_pods: u8,
     experiment: Experiment,
     is_pong: bool,
-    pub(crate) told: Told,
+    pub(crate) weights: StatusWeights,
     version: u64,
 }
 
@@ -276,7 +276,7 @@ impl Controller {
             old_pods: 0,
             experiment: Experiment::Absent,
             is_pong: false,
-            told: Told {
+            weights: StatusWeights {
                 canary: 0,
                 hash: 1,
                 stable_hash: 1,
@@ -286,8 +286,8 @@ impl Controller {
             },
             version: 1,
         };
-        controller.told.service = controller.canary_service();
-        controller.told.stable_service = controller.stable_service();
+        controller.weights.service = controller.canary_service();
+        controller.weights.stable_service = controller.stable_service();
         controller
     }
 
@@ -397,14 +397,14 @@ impl Controller {
         if self.stable_down == 0 {
             calls.extend(step.and_then(|step| step.header).map(Call::SetHeaderRoute));
             calls.extend(step.and_then(|step| step.mirror).map(Call::SetMirrorRoute));
-            if self.canary_pods() == 0 && !self.is_promoted() && self.told.canary > 0 {
+            if self.canary_pods() == 0 && !self.is_promoted() && self.weights.canary > 0 {
                 calls.push(Call::SetWeight);
             }
             calls.extend([Call::UpdateHash, Call::SetWeight, Call::VerifyWeight]);
         }
         let is_back_to_stable = self.goes_back_to_stable();
         let canary = if is_back_to_stable {
-            self.told.hash
+            self.weights.hash
         } else {
             self.current
         };
@@ -428,7 +428,7 @@ impl Controller {
     /// Returns the desired weight, whether managed routes are removed, and whether an experiment gets its share.
     fn branch(&self) -> (i32, bool, bool) {
         if self.goes_back_to_stable() {
-            return (self.told.canary.min(self.max / 4), false, false);
+            return (self.weights.canary.min(self.max / 4), false, false);
         }
         if self.is_promoted() {
             return (0, true, false);
@@ -436,7 +436,7 @@ impl Controller {
         if self.abort {
             let lower = self.steps.iter().filter_map(|step| step.weight);
             let lower = lower.map(|percent| percent * self.max / 100);
-            let lower = lower.filter(|weight| *weight < self.told.canary).max();
+            let lower = lower.filter(|weight| *weight < self.weights.canary).max();
             let desired = lower.filter(|_| self.is_dynamic && self.canary_pods() > 0);
             return (desired.unwrap_or(0), true, false);
         }
@@ -448,7 +448,7 @@ impl Controller {
             let desired = if self.is_dynamic {
                 scaled
             } else {
-                self.told.canary
+                self.weights.canary
             };
             return (desired, true, false);
         }
@@ -464,7 +464,10 @@ impl Controller {
 
     /// Whether a rollback with `dynamicStableScale` waits for the Pods of stable.
     fn goes_back_to_stable(&self) -> bool {
-        self.is_dynamic && self.is_promoted() && self.told.hash != self.current && self.old_pods > 0
+        self.is_dynamic
+            && self.is_promoted()
+            && self.weights.hash != self.current
+            && self.old_pods > 0
     }
 
     fn canary_pods(&self) -> u8 {
@@ -499,11 +502,11 @@ impl Controller {
                 return;
             }
             let canary = if self.goes_back_to_stable() {
-                self.told.hash
+                self.weights.hash
             } else {
                 self.current
             };
-            let told = Told {
+            let weights = StatusWeights {
                 canary: desired,
                 hash: canary,
                 stable_hash: self.stable,
@@ -511,8 +514,8 @@ impl Controller {
                 stable_service: self.stable_service(),
                 additional: pass.additional.clone(),
             };
-            if told != self.told {
-                self.told = told;
+            if weights != self.weights {
+                self.weights = weights;
                 self.version += 1;
             }
         }
@@ -674,13 +677,13 @@ impl Controller {
         }
         let (_, updated, all) = self.replicas();
         let ping_pong = if self.is_pong { "pong" } else { "ping" };
-        let told = &self.told;
-        let additional: Vec<Value> = told
+        let weights = &self.weights;
+        let additional: Vec<Value> = weights
             .additional
             .iter()
             .map(|it| json!({"weight": it.weight, "serviceName": it.service_name, "podTemplateHash": it.pod_template_hash}))
             .collect();
-        let experiment: i32 = told.additional.iter().map(|it| it.weight).sum();
+        let experiment: i32 = weights.additional.iter().map(|it| it.weight).sum();
         json!({
             "apiVersion": "argoproj.io/v1alpha1",
             "kind": "Rollout",
@@ -705,8 +708,8 @@ impl Controller {
                 "canary": {
                     "stablePingPong": ping_pong,
                     "weights": {
-                        "canary": {"weight": told.canary, "serviceName": told.service, "podTemplateHash": hash(told.hash)},
-                        "stable": {"weight": self.max - told.canary - experiment, "serviceName": told.stable_service, "podTemplateHash": hash(told.stable_hash)},
+                        "canary": {"weight": weights.canary, "serviceName": weights.service, "podTemplateHash": hash(weights.hash)},
+                        "stable": {"weight": self.max - weights.canary - experiment, "serviceName": weights.stable_service, "podTemplateHash": hash(weights.stable_hash)},
                         "additional": additional,
                     },
                 },

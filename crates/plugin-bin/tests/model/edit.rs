@@ -83,7 +83,7 @@ impl Both<'_> {
                 let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
                 let (live, owners) = self.remove(route)?;
                 let mut cut = Cut {
-                    rollout: self.leads_to(&owners).map(|status| status.rollout),
+                    rollout: self.status_of(&owners).map(|status| status.rollout),
                     live,
                     owners,
                     trust,
@@ -142,7 +142,7 @@ impl Both<'_> {
             Edit::Repoint(route) => {
                 let at = self.wrap(route)?;
                 let is_split = self.is_split(at);
-                let status = self.leads_to(&http(&self.table.document)[at])?.clone();
+                let status = self.status_of(&http(&self.table.document)[at])?.clone();
                 let is_of_another_version = |it: &Value| {
                     let (_, hash) = id(it);
                     let roles = &status.roles;
@@ -213,7 +213,7 @@ impl Both<'_> {
             }
             Edit::Drift(route) => {
                 let at = self.wrap(route)?;
-                let status = self.leads_to(&http(&self.table.document)[at])?.clone();
+                let status = self.status_of(&http(&self.table.document)[at])?.clone();
                 let list = destinations_mut(&mut http_mut(&mut self.live)[self.at[at]])?;
                 let position = |wanted| list.iter().position(|it| id(it) == wanted);
                 let stable = position(status.roles.stable)?;
@@ -400,13 +400,13 @@ impl Both<'_> {
     }
 
     /// Returns the Rollout to which an owner's route leads.
-    fn leads_to(&self, owners: &Value) -> Option<&Status> {
-        let leads = |status: &&Status| {
+    fn status_of(&self, owners: &Value) -> Option<&Status> {
+        let matches = |status: &&Status| {
             destinations(owners)
                 .iter()
                 .any(|it| status.roles.is_anchor(it))
         };
-        self.statuses.iter().find(leads)
+        self.statuses.iter().find(matches)
     }
 
     fn is_split(&self, route: usize) -> bool {
@@ -419,7 +419,7 @@ impl Both<'_> {
     /// Changes the stable destination in both documents, if the live route has it.
     fn stable(&mut self, route: usize, change: impl Fn(&mut Value)) -> Option<()> {
         let route = self.wrap(route)?;
-        let status = self.leads_to(&http(&self.table.document)[route])?.clone();
+        let status = self.status_of(&http(&self.table.document)[route])?.clone();
         let is_split = self.is_split(route);
         let mut live = http(&self.live)[self.at[route]].clone();
         let mut owners = http(&self.table.document)[route].clone();
@@ -515,7 +515,7 @@ impl Both<'_> {
         if is_broken(owners) {
             return None;
         }
-        let status = self.leads_to(owners)?.clone();
+        let status = self.status_of(owners)?.clone();
         let is_split = self.is_split(route);
         let has = |route: &Value| {
             destinations(route)
@@ -588,9 +588,9 @@ impl Both<'_> {
             return None;
         }
         *destinations_mut(&mut http_mut(&mut self.live)[at])? = kept;
-        let leads_nowhere = self.leads_to(&http(&self.live)[at]).is_none();
+        let has_no_target = self.status_of(&http(&self.live)[at]).is_none();
         let is_unrecorded = self.table.trust[route] != Trust::Bytes;
-        if leads_nowhere || is_unrecorded || annotation(&self.live).is_none() {
+        if has_no_target || is_unrecorded || annotation(&self.live).is_none() {
             self.take_over(route);
         }
         Some(())
@@ -627,16 +627,16 @@ impl Both<'_> {
         }
         self.at = owned(&self.live);
         for route in 0..self.at.len().min(self.table.trust.len()) {
-            let Some(status) = self.leads_to(&http(&self.table.document)[route]) else {
+            let Some(status) = self.status_of(&http(&self.table.document)[route]) else {
                 continue;
             };
-            let leads_there = |at: &usize| {
+            let routes_there = |at: &usize| {
                 let mut list = destinations(&http(&self.live)[*at]).iter();
                 list.any(|it| id(it) == status.roles.stable)
             };
-            let is_full = !leads_there(&self.at[route]);
-            let is_led_to = self.at.iter().any(leads_there);
-            if self.table.trust[route] == Trust::Traffic && is_full && is_led_to {
+            let is_full = !routes_there(&self.at[route]);
+            let is_target = self.at.iter().any(routes_there);
+            if self.table.trust[route] == Trust::Traffic && is_full && is_target {
                 self.take_over(route);
             }
         }
@@ -654,7 +654,7 @@ impl Both<'_> {
         if sum != 100 || frame(live) != frame(owners) || is_broken(live) {
             return Trust::Nothing;
         }
-        let Some(status) = self.leads_to(owners) else {
+        let Some(status) = self.status_of(owners) else {
             return Trust::Nothing;
         };
         let list = destinations(live);
@@ -676,13 +676,13 @@ impl Both<'_> {
                 let mut routes = owned(&self.live)
                     .into_iter()
                     .map(|at| &http(&self.live)[at]);
-                let is_led_to = routes.any(|route| {
+                let is_target = routes.any(|route| {
                     let mut list = destinations(route).iter();
                     list.any(|it| id(it) == status.roles.stable)
                 });
                 let is_full = status.canary >= status.max
                     && shares(list).iter().sum::<i64>() == 100
-                    && !is_led_to;
+                    && !is_target;
                 let is_alike = attributes(canary) == attributes(in_place);
                 if is_full && is_alike {
                     Trust::Traffic
@@ -691,14 +691,14 @@ impl Both<'_> {
                 }
             }
             (Some(_), Some(canary)) => {
-                let told = managed * status.canary;
+                let expected = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;
                 // The share of the other destinations shows how much was divided.
-                let is_told = (told - there).abs() <= status.max
+                let is_expected = (expected - there).abs() <= status.max
                     && shares(list).iter().sum::<i64>() == 100
                     && status.canary > 0
                     && status.canary < status.max;
-                if is_told {
+                if is_expected {
                     Trust::Traffic
                 } else {
                     Trust::Nothing

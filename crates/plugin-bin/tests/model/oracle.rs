@@ -61,7 +61,7 @@ pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
 }
 
 /// Whether an owner's route leads to a Rollout.
-pub(crate) fn leads_to(route: &Value, roles: &Roles) -> bool {
+pub(crate) fn routes_to(route: &Value, roles: &Roles) -> bool {
     destinations(route).iter().any(|it| roles.is_anchor(it))
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn wrong_routes(
             break;
         };
         let is_disputed = is_split_by_others(there, owners, others);
-        if is_disputed && leads_to(owners, &pass.roles) && !is_down(pass) {
+        if is_disputed && routes_to(owners, &pass.roles) && !is_down(pass) {
             wrong.push(format!(
                 "{} route {route}: another Rollout splits it: {}",
                 table.key,
@@ -118,7 +118,7 @@ pub(crate) fn wrong_routes(
         let is_changed = !is_split_by(there, &pass.roles) && !has_same_bytes(there, owners);
         let of_another = others.iter().any(|roles| {
             is_split_by(there, roles)
-                || leads_to(owners, roles) && (is_changed || !leads_to(owners, &pass.roles))
+                || routes_to(owners, roles) && (is_changed || !routes_to(owners, &pass.roles))
         });
         if is_broken(owners) || *trust == Trust::Nothing || of_another {
             continue;
@@ -135,7 +135,7 @@ pub(crate) fn is_rest(owners: &Value, pass: &Pass) -> bool {
     let is_down = is_down(pass);
     let stable = &pass.roles.stable.0;
     let is_owners =
-        !leads_to(owners, &pass.roles) || destinations(owners).iter().any(|it| name(it) == stable);
+        !routes_to(owners, &pass.roles) || destinations(owners).iter().any(|it| name(it) == stable);
     is_down && pass.roles.is_one_version && is_owners
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn is_down(pass: &Pass) -> bool {
 }
 
 fn check_route(owners: &Value, live: &Value, trust: Trust, pass: &Pass) -> Result<(), String> {
-    if !leads_to(owners, &pass.roles) {
+    if !routes_to(owners, &pass.roles) {
         return match trust {
             Trust::Bytes => same("foreign route", live, owners),
             Trust::Traffic if is_down(pass) => same_traffic(live, owners, &pass.roles),
@@ -294,8 +294,8 @@ pub(crate) fn managed_routes(
     if table.trust.iter().any(|trust| *trust != Trust::Bytes) {
         return Ok(());
     }
-    let leads_there = |route: &&Value| leads_to(route, &pass.roles);
-    let sources = http(&table.document).iter().filter(leads_there).count();
+    let routes_there = |route: &&Value| routes_to(route, &pass.roles);
+    let sources = http(&table.document).iter().filter(routes_there).count();
     for (prefix, is_set) in [
         (HEADER_ROUTE, expected.header),
         (MIRROR_ROUTE, expected.mirror),
@@ -362,7 +362,7 @@ pub(crate) fn check_other_rollouts(
             break;
         };
         let is_others = is_recorded && is_split_by_others(was, owners, others);
-        let is_mine = leads_to(owners, roles)
+        let is_mine = routes_to(owners, roles)
             || table.trust.get(route) != Some(&Trust::Bytes)
             || !has_same_bytes(was, owners);
         if is_others || !is_mine {

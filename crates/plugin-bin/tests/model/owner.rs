@@ -172,9 +172,9 @@ impl Status {
         Self {
             rollout: controller.name(),
             roles: controller.pass().roles,
-            canary: controller.told.canary.into(),
+            canary: controller.weights.canary.into(),
             max: controller.max.into(),
-            has_experiment: !controller.told.additional.is_empty(),
+            has_experiment: !controller.weights.additional.is_empty(),
         }
     }
 }

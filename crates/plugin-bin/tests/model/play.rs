@@ -250,9 +250,9 @@ impl Play {
             is_admissible(&pass, &pass.rollout)?;
         }
         if is_done {
-            let told = self.controllers[who].told.canary;
+            let before = self.controllers[who].weights.canary;
             self.controllers[who].finish(&pass, is_verified);
-            if self.controllers[who].told.canary != told {
+            if self.controllers[who].weights.canary != before {
                 self.api.miss_status();
             }
             let written = self.controllers[who].rollout();
@@ -307,14 +307,14 @@ impl Play {
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
             // A restored table may no longer lead to the Rollout, so that later calls are refused.
-            let leads_nowhere = {
+            let has_no_target = {
                 let live = self.live();
                 let world = self.api.world();
                 let owners = world.tables.iter().map(|table| &table.document);
                 let mut tables = owners.chain(live.iter().flatten());
-                tables.any(|table| leads_nowhere(table, &pass.roles))
+                tables.any(|table| has_no_target(table, &pass.roles))
             };
-            if written > 0 || discriminant(&again) != discriminant(&outcome) && !leads_nowhere {
+            if written > 0 || discriminant(&again) != discriminant(&outcome) && !has_no_target {
                 return Err(said(format!(
                     "repeated, the call wrote {written} times: {again:?} after {outcome:?}"
                 )));
@@ -459,7 +459,7 @@ impl Play {
             for (route, at) in owned(live).into_iter().enumerate() {
                 let owners = http(&table.document)[route].clone();
                 let is_rest = annotation(live).is_none() && oracle::is_rest(&owners, pass);
-                if is_rest && oracle::leads_to(&owners, &pass.roles) {
+                if is_rest && oracle::routes_to(&owners, &pass.roles) {
                     table.adopt(route, &http(live)[at]);
                 }
             }
@@ -490,7 +490,7 @@ impl Play {
                 .filter(|(_, table)| table.is_selected)
         };
         let is_unplannable = |table: &Table| {
-            table.is_broken() || table.is_deleted || leads_nowhere(&table.document, &pass.roles)
+            table.is_broken() || table.is_deleted || has_no_target(&table.document, &pass.roles)
         };
         let has_reason = met.reads_failed
             || met.policies_failed
@@ -536,7 +536,7 @@ impl Play {
             }
             let is_excused = met.reads_failed
                 || met.failed.contains(&index)
-                || leads_nowhere(&table.document, &pass.roles);
+                || has_no_target(&table.document, &pass.roles);
             if !is_excused {
                 return Err(format!(
                     "weight 0 was not written: {}; the error is {why}",
@@ -716,10 +716,10 @@ fn resting(pass: &Pass) -> Pass {
     pass
 }
 
-fn leads_nowhere(table: &Value, roles: &Roles) -> bool {
+fn has_no_target(table: &Value, roles: &Roles) -> bool {
     !http(table)
         .iter()
-        .any(|route| oracle::leads_to(route, roles))
+        .any(|route| oracle::routes_to(route, roles))
 }
 
 fn none(wrong: Vec<String>) -> Result<(), String> {

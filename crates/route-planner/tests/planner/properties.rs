@@ -339,14 +339,15 @@ fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
 /// and invalid weights in a route that two Rollouts split, since each takes the split of the other for the owner's list.
 fn is_restored_exactly(table: &Value) -> bool {
     destinations(table).iter().all(|list| {
-        let leads_to = |name: &str| {
+        let routes_to = |name: &str| {
             list.iter()
                 .any(|destination| destination["ref"]["name"] == name)
         };
         // Gloo accepts a weight of 0, but with it the two Rollouts compute different shares.
         let is_valid = weight_rule(&views(list)).is_none();
         let is_valid = is_valid && list.iter().all(|it| it["weight"] != 0);
-        !leads_to("reviews-canary") && (is_valid || !(leads_to("reviews") && leads_to("ratings")))
+        !routes_to("reviews-canary")
+            && (is_valid || !(routes_to("reviews") && routes_to("ratings")))
     })
 }
 

@@ -134,7 +134,7 @@ impl Breaker {
     }
 
     /// Closes the breaker, because a watch has received something from the API server.
-    pub(super) fn heard(&mut self) -> Option<Change> {
+    pub(super) fn answered(&mut self) -> Option<Change> {
         // While closed, failures of requests still count: a healthy watch does not reset them.
         let is_open = matches!(self, Self::Open(_));
         is_open.then(|| {
@@ -279,13 +279,13 @@ mod tests {
     #[test]
     fn an_event_of_a_watch_closes_it() {
         let mut test = Test::open();
-        assert_eq!(test.breaker.heard(), Some(Change::Closed));
-        assert_eq!(test.breaker.heard(), None);
+        assert_eq!(test.breaker.answered(), Some(Change::Closed));
+        assert_eq!(test.breaker.answered(), None);
         assert_eq!(test.admit(Call, 0), Some(Pass::Usual));
         // While it is closed, the count of failures goes on.
         let mut test = Test::new();
         test.fail(FAILURES - 1);
-        assert_eq!(test.breaker.heard(), None);
+        assert_eq!(test.breaker.answered(), None);
         assert_eq!(test.send(Call, Failed, 0), Some(Some(Change::Opened)));
     }
 

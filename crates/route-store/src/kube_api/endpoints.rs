@@ -109,7 +109,7 @@ impl KubeRouteStore {
         let slices = slices_of(services);
         let informer = Informer::with_labels(Arc::clone(self), SliceKeeper, Some(slices));
         let changes = informer.subscribe();
-        informer.follow_only(&BTreeSet::from([namespace.to_owned()]));
+        informer.watch_only(&BTreeSet::from([namespace.to_owned()]));
         let begin = (informer, changes, namespace.to_owned(), true);
         stream::unfold(
             begin,

@@ -110,9 +110,9 @@ impl Gate {
     }
 
     /// Closes the breaker, because a watch has received something from the API server.
-    pub(super) fn heard(&self) {
+    pub(super) fn answered(&self) {
         let mut guarded = self.breaker();
-        let change = guarded.breaker.heard();
+        let change = guarded.breaker.answered();
         self.report(&guarded, change);
     }
 

@@ -58,7 +58,7 @@ pub enum ChangeKind {
 pub enum Unknown {
     /// The namespace is not watched.
     #[error("the namespace is not watched")]
-    NotFollowed,
+    NotWatched,
     /// The first list has not been answered.
     #[error("no answer yet")]
     NoAnswer,
@@ -77,7 +77,7 @@ impl Unknown {
         match self {
             Self::Silent(_) => true,
             Self::Failed(error) => error.is_unavailable(),
-            Self::NotFollowed | Self::NoAnswer => false,
+            Self::NotWatched | Self::NoAnswer => false,
         }
     }
 }
@@ -155,20 +155,20 @@ impl<K: Keep> Informer<K> {
         }
     }
 
-    /// Watches all namespaces. While that is forbidden, the cache has only the namespaces of [`Self::follow`].
+    /// Watches all namespaces. While that is forbidden, the cache has only the namespaces of [`Self::watch`].
     ///
     /// Needs a Tokio runtime, like all methods that start a watch.
-    pub fn follow_all(&self) {
+    pub fn watch_all(&self) {
         self.start(Scope::All);
     }
 
     /// Watches a namespace if the watch of all namespaces is forbidden.
-    pub fn follow(&self, namespace: &str) {
+    pub fn watch(&self, namespace: &str) {
         let scope = Scope::Namespace(namespace.to_owned());
         let is_forbidden = {
             let known = lock(&self.shared.known);
             let all = known.scopes.get(&Scope::All);
-            all.is_some_and(Followed::is_forbidden)
+            all.is_some_and(Watched::is_forbidden)
         };
         if is_forbidden {
             self.start(scope);
@@ -178,9 +178,9 @@ impl<K: Keep> Informer<K> {
     }
 
     /// Watches exactly these namespaces, and ends all other watches.
-    pub fn follow_only(&self, namespaces: &BTreeSet<String>) {
-        let followed: Vec<Scope> = lock(&self.tasks).running.keys().cloned().collect();
-        for scope in followed {
+    pub fn watch_only(&self, namespaces: &BTreeSet<String>) {
+        let watched: Vec<Scope> = lock(&self.tasks).running.keys().cloned().collect();
+        for scope in watched {
             if !scope
                 .namespace()
                 .is_some_and(|namespace| namespaces.contains(namespace))
@@ -202,8 +202,8 @@ impl<K: Keep> Informer<K> {
         }
         while tasks.all.try_join_next().is_some() {}
         let task = lock(&self.shared.known).begin(&scope);
-        let watched = follow(Arc::clone(&self.shared), scope.clone(), task);
-        let handle = tasks.all.spawn(watched);
+        let watching = run(Arc::clone(&self.shared), scope.clone(), task);
+        let handle = tasks.all.spawn(watching);
         tasks.running.insert(scope, handle);
     }
 
@@ -257,7 +257,7 @@ impl<K: Keep> Informer<K> {
             let known = lock(&self.shared.known);
             matches!(
                 known.check(namespace, Duration::MAX, Instant::now()),
-                Err(Unknown::NoAnswer | Unknown::NotFollowed)
+                Err(Unknown::NoAnswer | Unknown::NotWatched)
             )
         };
         while is_pending() {
@@ -307,7 +307,7 @@ impl<K: Keep> Shared<K> {
 }
 
 /// Lists and watches a scope until it is cancelled, and backs off after errors.
-async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
+async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
     let kind = K::Kind::KIND;
     let mut watch = Watch::new(
         Arc::clone(&shared.store),
@@ -322,7 +322,7 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
         match watch.next().await {
             Ok(event) => {
                 let is_last = matches!(event, Event::Page { is_last: true, .. });
-                let changes = lock(&shared.known).learn(&scope, task, event, Instant::now());
+                let changes = lock(&shared.known).apply(&scope, task, event, Instant::now());
                 shared.report(changes);
                 if is_last {
                     let count = lock(&shared.known).count(&scope);
@@ -372,7 +372,7 @@ fn jittered(longest: Duration) -> Duration {
 /// the entries with a smaller number, except those that this process wrote after list 7 started.
 struct Known<T> {
     objects: BTreeMap<ObjectKey, Entry<T>>,
-    scopes: BTreeMap<Scope, Followed>,
+    scopes: BTreeMap<Scope, Watched>,
     /// Number of lists and tasks started so far, which is also the number of the newest one.
     begun: u64,
     bytes: usize,
@@ -396,7 +396,7 @@ struct Written {
 
 /// The watch of a scope.
 #[derive(Debug, Default)]
-struct Followed {
+struct Watched {
     /// Number of the task that watches the scope. Events of an earlier task are ignored.
     task: u64,
     /// Number of the current list, or of the last one.
@@ -407,12 +407,12 @@ struct Followed {
     /// All changes up to this version are applied; empty before the first page.
     version: String,
     /// When the watch last received something; `None` before a list was complete and a watch open once.
-    heard: Option<Instant>,
+    received: Option<Instant>,
     restarts: u64,
     problem: Option<Arc<StoreError>>,
 }
 
-impl Followed {
+impl Watched {
     fn is_forbidden(&self) -> bool {
         matches!(self.problem.as_deref(), Some(StoreError::Forbidden { .. }))
     }
@@ -423,9 +423,9 @@ impl Followed {
     }
 
     fn check(&self, age: Duration, now: Instant) -> Result<(), Unknown> {
-        match self.heard {
+        match self.received {
             None => Err(self.why(Unknown::NoAnswer)),
-            Some(heard) if now.saturating_duration_since(heard) > age => {
+            Some(received) if now.saturating_duration_since(received) > age => {
                 Err(self.why(Unknown::Silent(age)))
             }
             Some(_) => Ok(()),
@@ -448,9 +448,9 @@ impl<T: Kept> Known<T> {
     /// Adds a scope, and returns the number of the task that watches it.
     fn begin(&mut self, scope: &Scope) -> u64 {
         self.begun += 1;
-        let followed = self.scopes.entry(scope.clone()).or_default();
-        followed.task = self.begun;
-        followed.task
+        let watched = self.scopes.entry(scope.clone()).or_default();
+        watched.task = self.begun;
+        watched.task
     }
 
     /// Removes a scope, and the objects that no other scope contains.
@@ -464,15 +464,15 @@ impl<T: Kept> Known<T> {
     }
 
     /// Applies an event of a task, and returns the changes of objects.
-    fn learn(&mut self, scope: &Scope, task: u64, event: Event<T>, now: Instant) -> Vec<Change> {
+    fn apply(&mut self, scope: &Scope, task: u64, event: Event<T>, now: Instant) -> Vec<Change> {
         let begun = self.begun + 1;
-        let Some(followed) = self.scopes.get_mut(scope) else {
+        let Some(watched) = self.scopes.get_mut(scope) else {
             return Vec::new();
         };
-        if followed.task != task {
+        if watched.task != task {
             return Vec::new();
         }
-        followed.problem = None;
+        watched.problem = None;
         match event {
             Event::Page {
                 objects,
@@ -482,19 +482,19 @@ impl<T: Kept> Known<T> {
             } => {
                 if is_first {
                     self.begun = begun;
-                    followed.list = begun;
-                    followed.is_listing = true;
+                    watched.list = begun;
+                    watched.is_listing = true;
                 }
-                followed.version.clone_from(&version);
-                let list = followed.list;
+                watched.version.clone_from(&version);
+                let list = watched.list;
                 if is_last {
-                    followed.is_listing = false;
+                    watched.is_listing = false;
                     // Only the end of a list proves that all objects are up to date. After the first list, the watch must
                     // open before the objects count as known.
-                    if followed.is_listed {
-                        followed.heard = Some(now);
+                    if watched.is_listed {
+                        watched.received = Some(now);
                     }
-                    followed.is_listed = true;
+                    watched.is_listed = true;
                 }
                 let mut changes: Vec<Change> = objects
                     .into_iter()
@@ -506,18 +506,18 @@ impl<T: Kept> Known<T> {
                 changes
             }
             Event::Applied(object) => {
-                followed.heard = Some(now);
-                object.version().clone_into(&mut followed.version);
+                watched.received = Some(now);
+                object.version().clone_into(&mut watched.version);
                 self.applied(object).into_iter().collect()
             }
             Event::Deleted(key, version) => {
-                followed.heard = Some(now);
-                followed.version.clone_from(&version);
+                watched.received = Some(now);
+                watched.version.clone_from(&version);
                 self.deleted(&key, &version).into_iter().collect()
             }
             Event::Quiet(version) => {
-                followed.heard = Some(now);
-                followed.version = version;
+                watched.received = Some(now);
+                watched.version = version;
                 Vec::new()
             }
         }
@@ -525,12 +525,12 @@ impl<T: Kept> Known<T> {
 
     /// Notes that a request failed. Returns the error of the previous request, if that failed too.
     fn fail(&mut self, scope: &Scope, task: u64, error: StoreError) -> Option<Arc<StoreError>> {
-        let followed = self.scopes.get_mut(scope)?;
-        if followed.task != task {
+        let watched = self.scopes.get_mut(scope)?;
+        if watched.task != task {
             return None;
         }
-        followed.restarts += 1;
-        followed.problem.replace(Arc::new(error))
+        watched.restarts += 1;
+        watched.problem.replace(Arc::new(error))
     }
 
     /// Applies an object of a list, unless this process wrote a newer version after the list started.
@@ -598,11 +598,11 @@ impl<T: Kept> Known<T> {
         if !scope.is_listing && !scope.is_listed {
             return None;
         }
-        let is_told = compare(object.version(), &scope.version).is_some_and(Ordering::is_le);
+        let is_reported = compare(object.version(), &scope.version).is_some_and(Ordering::is_le);
         let (mut list, mut until) = (0, None);
         match self.objects.get(object.key()) {
             // The watch has already reported its deletion.
-            None if is_told => return None,
+            None if is_reported => return None,
             None => {}
             Some(entry) => {
                 list = entry.list;
@@ -651,7 +651,7 @@ impl<T: Kept> Known<T> {
         Some(Change { key, kind })
     }
 
-    fn scope_of(&self, key: &ObjectKey) -> Option<&Followed> {
+    fn scope_of(&self, key: &ObjectKey) -> Option<&Watched> {
         let namespace = Scope::Namespace(key.namespace.clone());
         let own = self.scopes.get(&namespace);
         own.or_else(|| self.scopes.get(&Scope::All))
@@ -674,26 +674,26 @@ impl<T: Kept> Known<T> {
 
     fn check(&self, namespace: Option<&str>, age: Duration, now: Instant) -> Result<(), Unknown> {
         let all = self.scopes.get(&Scope::All);
-        let all = all.map_or(Err(Unknown::NotFollowed), |all| all.check(age, now));
+        let all = all.map_or(Err(Unknown::NotWatched), |all| all.check(age, now));
         let (Some(namespace), Err(why)) = (namespace, &all) else {
             return all;
         };
         let scope = Scope::Namespace(namespace.to_owned());
         match self.scopes.get(&scope) {
-            Some(followed) => followed.check(age, now),
+            Some(watched) => watched.check(age, now),
             None => Err(why.clone()),
         }
     }
 
     fn status(&self, now: Instant) -> InformerStatus {
-        let scopes = self.scopes.iter().map(|(scope, followed)| ScopeStatus {
+        let scopes = self.scopes.iter().map(|(scope, watched)| ScopeStatus {
             namespace: scope.namespace().map(str::to_owned),
-            is_synced: followed.heard.is_some(),
-            silence: followed
-                .heard
-                .map(|heard| now.saturating_duration_since(heard)),
-            restarts: followed.restarts,
-            problem: followed.problem.clone(),
+            is_synced: watched.received.is_some(),
+            silence: watched
+                .received
+                .map(|received| now.saturating_duration_since(received)),
+            restarts: watched.restarts,
+            problem: watched.problem.clone(),
         });
         InformerStatus {
             scopes: scopes.collect(),

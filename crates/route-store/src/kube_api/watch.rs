@@ -289,7 +289,7 @@ impl<K: Keep> Source<K> {
             });
             let events = opened.await?.boxed();
             *open = Some(Open { since, events });
-            self.store.gate.heard();
+            self.store.gate.answered();
             return Ok(Event::Quiet(version.clone()));
         };
         let round = Duration::from_secs(ROUND.into());
@@ -308,7 +308,7 @@ impl<K: Keep> Source<K> {
             }
         };
         if !matches!(event, WatchEvent::Error(_)) {
-            self.store.gate.heard();
+            self.store.gate.answered();
         }
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {

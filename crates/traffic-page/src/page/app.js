@@ -183,7 +183,7 @@ function showEntry(entry) {
 
 // ---------------------------------------------------------------- orders
 
-async function order(what) {
+async function send(what) {
   set("said", "");
   try {
     const headers = { "content-type": "application/json" };
@@ -201,7 +201,7 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   if (button.dataset.why) set("said", $(WHY[button.dataset.why]).textContent);
   else if (window.recording) set("said", "This is a recording: cargo xtask demo --web has buttons that work.");
-  else if (button.getAttribute("aria-disabled") !== "true") order(button.dataset.do);
+  else if (button.getAttribute("aria-disabled") !== "true") send(button.dataset.do);
 });
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;

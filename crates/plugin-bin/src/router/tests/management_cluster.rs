@@ -32,7 +32,7 @@ fn owners(store: &Faulty, cluster: Option<&str>) -> Vec<String> {
     kept.owners.iter().map(ToString::to_string).collect()
 }
 
-fn leading_to(cluster: &str) -> Rollout {
+fn routing_to(cluster: &str) -> Rollout {
     let mut block = select_shop();
     block["stableDestination"] = json!({"cluster": cluster});
     header_rollout(block)
@@ -66,7 +66,7 @@ fn routes(store: &Faulty) -> Vec<String> {
 async fn rollouts_of_two_clusters_share_a_table_without_affecting_each_other() {
     let fixture = Fixture::new([shared()]);
     let store = &fixture.store;
-    let [east, west] = ["east", "west"].map(|it| (in_cluster(store, Some(it)), leading_to(it)));
+    let [east, west] = ["east", "west"].map(|it| (in_cluster(store, Some(it)), routing_to(it)));
     set(&east.0, &east.1, 25).await.unwrap();
     set(&west.0, &west.1, 50).await.unwrap();
     assert_eq!(marks(store), ["shop/web@east", "shop/web@west"]);

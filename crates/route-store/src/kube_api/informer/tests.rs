@@ -47,12 +47,12 @@ impl World {
     fn synced(objects: &[(&str, &str)], version: &str) -> Self {
         let mut world = Self::new();
         world.list(objects, version);
-        world.learn(Event::Quiet(version.to_owned()));
+        world.apply(Event::Quiet(version.to_owned()));
         world
     }
 
-    fn learn(&mut self, event: Event<Named>) -> Vec<Change> {
-        self.known.learn(&Scope::All, self.task, event, self.now)
+    fn apply(&mut self, event: Event<Named>) -> Vec<Change> {
+        self.known.apply(&Scope::All, self.task, event, self.now)
     }
 
     fn page(
@@ -63,7 +63,7 @@ impl World {
         is_last: bool,
     ) -> Vec<Change> {
         let objects = objects.iter().map(|(name, version)| named(name, version));
-        self.learn(Event::Page {
+        self.apply(Event::Page {
             objects: objects.collect(),
             version: version.to_owned(),
             is_first,
@@ -76,11 +76,11 @@ impl World {
     }
 
     fn apply(&mut self, name: &str, version: &str) {
-        self.learn(Event::Applied(named(name, version)));
+        self.apply(Event::Applied(named(name, version)));
     }
 
     fn delete(&mut self, name: &str, version: &str) {
-        self.learn(Event::Deleted(key(name), version.to_owned()));
+        self.apply(Event::Deleted(key(name), version.to_owned()));
     }
 
     fn put(&mut self, name: &str, version: &str) {
@@ -125,7 +125,7 @@ fn objects_are_known_after_a_list_and_an_open_watch() {
     assert!(world.after(0).contains("not found"));
     world.list(&[("b", "2"), ("a", "1")], "5");
     assert_eq!(world.after(0), "? no answer yet");
-    world.learn(Event::Quiet("5".to_owned()));
+    world.apply(Event::Quiet("5".to_owned()));
     assert_eq!(world.after(0), "a@1 b@2");
     world.apply("c", "6");
     world.delete("a", "7");
@@ -262,7 +262,7 @@ fn events_of_a_replaced_task_are_ignored() {
     let late = world.task;
     world.task = world.known.begin(&Scope::All);
     let event = Event::Deleted(key("a"), "6".to_owned());
-    world.known.learn(&Scope::All, late, event, world.now);
+    world.known.apply(&Scope::All, late, event, world.now);
     world.check("a@1");
     assert_eq!(world.known.end(&Scope::All).len(), 1);
     world.check("");

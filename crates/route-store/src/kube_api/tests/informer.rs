@@ -49,7 +49,7 @@ async fn a_list_is_applied_page_by_page_and_missing_objects_are_removed_at_its_e
     ];
     let (tables, _) = informer(answers);
     let mut changes = tables.subscribe();
-    tables.follow_all();
+    tables.watch_all();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(names(&tables), "mesh/a mesh/c mesh/z");
     let mut reported = Vec::new();
@@ -76,11 +76,11 @@ async fn without_permission_for_all_namespaces_named_ones_are_watched() {
         list(vec![table("mesh", "web")], "10"),
         (200, json!("")),
     ]);
-    tables.follow_all();
+    tables.watch_all();
     tables.settled(None).await;
     let why = tables.check(Some("mesh"), HOUR).unwrap_err();
     assert!(matches!(why, Unknown::Failed(_)), "{why:?}");
-    tables.follow("mesh");
+    tables.watch("mesh");
     tables.settled(Some("mesh")).await;
     assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
     assert!(tables.check(None, HOUR).is_err());
@@ -98,9 +98,9 @@ async fn a_namespace_is_not_watched_if_all_namespaces_are() {
         list(vec![table("mesh", "web")], "10"),
         (200, json!("")),
     ]);
-    tables.follow_all();
+    tables.watch_all();
     tables.settled(None).await;
-    tables.follow("mesh");
+    tables.watch("mesh");
     assert_eq!(tables.status().scopes.len(), 1);
     assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
     assert!(lines(&sent).len() <= 2, "{sent:?}");
@@ -113,13 +113,13 @@ async fn objects_of_a_namespace_that_is_no_longer_watched_are_dropped() {
         (200, json!("")),
     ]);
     let mut changes = tables.subscribe();
-    tables.follow_only(&["mesh".to_owned()].into());
+    tables.watch_only(&["mesh".to_owned()].into());
     tables.settled(Some("mesh")).await;
     assert_eq!(names(&tables), "mesh/web");
-    tables.follow_only(&[].into());
+    tables.watch_only(&[].into());
     assert_eq!(names(&tables), "");
     let why = tables.objects("mesh", HOUR).unwrap_err();
-    assert!(matches!(why, Unknown::NotFollowed), "{why:?}");
+    assert!(matches!(why, Unknown::NotWatched), "{why:?}");
     assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Applied);
     assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Deleted);
     let status = tables.status();
@@ -183,7 +183,7 @@ async fn tries_in_ten_seconds(answers: bool) -> usize {
     let store =
         KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
     let tables = Tables::new(Arc::new(store), WholeDocuments::default());
-    tables.follow_all();
+    tables.watch_all();
     tokio::time::sleep(Duration::from_secs(10)).await;
     *tries.lock().unwrap()
 }

@@ -22,25 +22,25 @@ pub(super) fn list(tables: Vec<Value>, version: &str) -> (u16, Value) {
 }
 
 /// A watch of the RouteTables of namespace mesh.
-fn follow(store: KubeRouteStore) -> Watch<WholeDocuments<RouteTable>> {
+fn watch(store: KubeRouteStore) -> Watch<WholeDocuments<RouteTable>> {
     let scope = Scope::Namespace("mesh".to_owned());
     Watch::new(Arc::new(store), Arc::default(), scope, None)
 }
 
 /// Returns the first `events` events of a watch of namespace mesh, and its requests.
-async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
+async fn events_of(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
     let (store, sent) = store(answers);
-    let mut watch = follow(store);
-    let mut heard = Vec::new();
+    let mut watch = watch(store);
+    let mut lines = Vec::new();
     for _ in 0..events {
         let event = watch.next().await;
         for line in std::mem::take(&mut *sent.lock().unwrap()) {
             let (_, query) = line.split_once('?').unwrap();
-            heard.push(format!("? {query}"));
+            lines.push(format!("? {query}"));
         }
-        heard.push(describe(event));
+        lines.push(describe(event));
     }
-    heard
+    lines
 }
 
 fn describe(event: Result<Event<Document<RouteTable>>, StoreError>) -> String {
@@ -80,7 +80,7 @@ async fn a_list_is_followed_by_every_change() {
         (200, json!(events.concat())),
         (200, json!("")),
     ];
-    insta::assert_debug_snapshot!(heard(answers, 7).await, @r#"
+    insta::assert_debug_snapshot!(events_of(answers, 7).await, @r#"
     [
         "? &limit=250",
         "first last page of 10: a",
@@ -115,7 +115,7 @@ async fn check_reopening(seconds: u64, expect: Duration) {
         }
     });
     let client = Client::new(service, "default");
-    let mut watch = follow(KubeRouteStore::with_client(client, Duration::from_secs(5)));
+    let mut watch = watch(KubeRouteStore::with_client(client, Duration::from_secs(5)));
     for _list_and_opening in 0..2 {
         watch.next().await.unwrap();
     }
@@ -145,7 +145,7 @@ async fn an_expired_version_is_followed_by_a_list() {
         (410, expired),
         list(vec![table("mesh", "b")], "30"),
     ];
-    insta::assert_debug_snapshot!(heard(answers, 6).await, @r#"
+    insta::assert_debug_snapshot!(events_of(answers, 6).await, @r#"
     [
         "? &limit=250",
         "first last page of 10: a",
@@ -171,7 +171,7 @@ async fn check_expiry(seconds: u64, expect: &str) {
         let is_open = expiry[0].0 == 200;
         let answers = [vec![list(vec![], "10")], expiry, vec![list(vec![], "20")]].concat();
         let (store, _) = store(answers);
-        let mut watch = follow(store);
+        let mut watch = watch(store);
         watch.next().await.unwrap();
         tokio::time::advance(Duration::from_secs(seconds)).await;
         if is_open {
@@ -212,7 +212,7 @@ async fn a_list_that_cannot_be_continued_starts_again() {
         page("a", "again", "20"),
         page("b", "", "20"),
     ];
-    insta::assert_debug_snapshot!(heard(answers, 5).await, @r#"
+    insta::assert_debug_snapshot!(events_of(answers, 5).await, @r#"
     [
         "? &limit=250",
         "first page of 10: a",
@@ -240,7 +240,7 @@ async fn a_watch_continues_at_its_position_after_a_failure() {
         (200, json!("")),
         (200, json!("")),
     ];
-    insta::assert_debug_snapshot!(heard(answers, 9).await, @r#"
+    insta::assert_debug_snapshot!(events_of(answers, 9).await, @r#"
     [
         "? &limit=250",
         "not allowed to list routetables in namespace mesh: grant it on routetables.networking.gloo.solo.io (no)",
@@ -264,7 +264,7 @@ async fn a_watch_continues_at_its_position_after_a_failure() {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_kind_is_not_found() {
     let (store, _) = store(Vec::new());
-    let error = follow(store).next().await.unwrap_err();
+    let error = watch(store).next().await.unwrap_err();
     assert!(matches!(error, StoreError::NotFound { .. }), "{error}");
 }
 
@@ -288,7 +288,7 @@ async fn a_watch_that_receives_nothing_times_out() {
     });
     let store =
         KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
-    let mut watch = follow(store);
+    let mut watch = watch(store);
     assert!(matches!(
         watch.next().await.unwrap(),
         Event::Page { is_last: true, .. }

@@ -1,4 +1,4 @@
-//! The orders that the buttons of the page send.
+//! The commands that the buttons of the page send.
 
 /// A version of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Version {
 
 /// What a user does to the Rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// Sets another image.
     NewVersion {
         /// Whether the version fails.
@@ -37,8 +37,8 @@ pub enum Deed {
     Pause,
 }
 
-impl Deed {
-    /// All deeds, by their name in the page.
+impl Action {
+    /// All actions, by their name in the page.
     pub const ALL: [(&'static str, Self); 7] = [
         ("new", Self::NewVersion { fails: false }),
         ("bad", Self::NewVersion { fails: true }),
@@ -49,7 +49,7 @@ impl Deed {
         ("pause", Self::Pause),
     ];
 
-    /// Returns the text in the log. `new` is the version that is deployed by the deed, `before` the version before it.
+    /// Returns the text in the log. `new` is the version that is deployed by the action, `before` the version before it.
     #[must_use]
     pub fn describe(self, new: Version, before: Version, is_paused: bool) -> String {
         match self {
@@ -96,11 +96,11 @@ impl Switch {
     ];
 }
 
-/// An order of the page.
+/// A command of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Command {
     /// Changes the Rollout.
-    Act(Deed),
+    Act(Action),
     /// Kills the plugin.
     Kill,
     /// Restores the owner's RouteTable.
@@ -109,14 +109,14 @@ pub enum Order {
     Turn(Switch),
 }
 
-impl Order {
-    /// Returns the order with this name.
+impl Command {
+    /// Returns the command with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        let deeds = Deed::ALL.map(|(name, deed)| (name, Self::Act(deed)));
+        let actions = Action::ALL.map(|(name, action)| (name, Self::Act(action)));
         let switches = Switch::ALL.map(|(name, switch)| (name, Self::Turn(switch)));
         let others = [("kill", Self::Kill), ("revert", Self::Revert)];
-        let mut all = deeds.into_iter().chain(switches).chain(others);
+        let mut all = actions.into_iter().chain(switches).chain(others);
         all.find(|(known, _)| *known == name)
-            .map(|(_, order)| order)
+            .map(|(_, command)| command)
     }
 }
