@@ -203,7 +203,7 @@ const CHAOS: [&str; 8] = [
     "cluster_management",
     "cluster_permissions",
     "cluster_promotion",
-    "cluster_resident",
+    "cluster_background",
 ];
 
 /// How long the management cluster is down in these tests, in seconds.

@@ -47,11 +47,11 @@ impl World {
     fn synced(objects: &[(&str, &str)], version: &str) -> Self {
         let mut world = Self::new();
         world.list(objects, version);
-        world.apply(Event::Quiet(version.to_owned()));
+        world.receive(Event::Quiet(version.to_owned()));
         world
     }
 
-    fn apply(&mut self, event: Event<Named>) -> Vec<Change> {
+    fn receive(&mut self, event: Event<Named>) -> Vec<Change> {
         self.known.apply(&Scope::All, self.task, event, self.now)
     }
 
@@ -63,7 +63,7 @@ impl World {
         is_last: bool,
     ) -> Vec<Change> {
         let objects = objects.iter().map(|(name, version)| named(name, version));
-        self.apply(Event::Page {
+        self.receive(Event::Page {
             objects: objects.collect(),
             version: version.to_owned(),
             is_first,
@@ -76,11 +76,11 @@ impl World {
     }
 
     fn apply(&mut self, name: &str, version: &str) {
-        self.apply(Event::Applied(named(name, version)));
+        self.receive(Event::Applied(named(name, version)));
     }
 
     fn delete(&mut self, name: &str, version: &str) {
-        self.apply(Event::Deleted(key(name), version.to_owned()));
+        self.receive(Event::Deleted(key(name), version.to_owned()));
     }
 
     fn put(&mut self, name: &str, version: &str) {
@@ -125,7 +125,7 @@ fn objects_are_known_after_a_list_and_an_open_watch() {
     assert!(world.after(0).contains("not found"));
     world.list(&[("b", "2"), ("a", "1")], "5");
     assert_eq!(world.after(0), "? no answer yet");
-    world.apply(Event::Quiet("5".to_owned()));
+    world.receive(Event::Quiet("5".to_owned()));
     assert_eq!(world.after(0), "a@1 b@2");
     world.apply("c", "6");
     world.delete("a", "7");
