@@ -238,7 +238,9 @@ pub enum Release {
 }
 
 impl Release {
-    pub(crate) const fn version(self) -> &'static str {
+    /// Returns the version without `v`.
+    #[must_use]
+    pub const fn version(self) -> &'static str {
         match self {
             Self::V1_5 => "1.5.1",
             Self::V1_9 => "1.9.1",
