@@ -30,7 +30,7 @@ const PHONE: Screen = Screen {
 const SECONDS: u64 = 600;
 
 /// Returns a list of the differences between the page and the last event.
-const DIFFERENCES: &str = include_str!("../testdata/page_complaints.js");
+const DIFFERENCES: &str = include_str!("../testdata/page_differences.js");
 
 /// The tests need the whole machine, so one runs at a time.
 static SERIAL: Mutex<()> = Mutex::const_new(());
