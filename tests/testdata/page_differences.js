@@ -1,11 +1,10 @@
-// What the page of the demo does not show as its last event says it. Both are of one moment: an event is shown before the next one
-// is read.
+// Differences between the page of the demo and its last event. The script runs before the next event is read.
 (() => {
   const it = window.demo.last;
   const plain = (text) => text.replaceAll(",", "").replaceAll("\u00a0", " ");
   const text = (id) => plain(document.getElementById(id).textContent);
-  const complaints = [];
-  const same = (what, shown, expect) => { if (shown !== expect) complaints.push(`${what}: ${shown}, not ${expect}`); };
+  const differences = [];
+  const same = (what, shown, expect) => { if (shown !== expect) differences.push(`${what}: ${shown}, not ${expect}`); };
   const tenths = (value) => (value === null ? "–" : Math.round(value * 10) / 10 + " %");
   const { p50, p99, versions, copies, failures, requests, failed } = it.totals;
   const ms = (value) => (value < 10 ? value : Math.round(value));
@@ -42,5 +41,5 @@
       same(what, button.getAttribute("aria-disabled"), String(!it.allowed.includes(what)));
     }
   }
-  return complaints;
+  return differences;
 })()

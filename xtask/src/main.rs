@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     // One line without a backtrace, because the failed program has printed the cause.
-    report::complain(&error);
+    report::print_error(&error);
     ExitCode::FAILURE
 }
 

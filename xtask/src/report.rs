@@ -109,7 +109,7 @@ impl ParallelRun {
     clippy::print_stderr,
     reason = "the output is for a person at a terminal"
 )]
-pub(crate) fn complain(error: &anyhow::Error) {
+pub(crate) fn print_error(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
 }
 

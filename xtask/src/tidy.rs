@@ -88,7 +88,7 @@ pub(crate) fn documents(sh: &Shell, report: &mut Report) {
 /// Runs clippy on everything; a warning is an error.
 ///
 /// # Errors
-/// Returns `Err` if clippy has a complaint.
+/// Returns `Err` if clippy reports a problem.
 pub(crate) fn clippy(sh: &Shell) -> anyhow::Result<()> {
     let clippy = cmd!(
         sh,
