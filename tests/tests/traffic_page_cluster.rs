@@ -250,7 +250,10 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
         it.pauses_at(4) && it.number("/personas/1/shares/3") == 100
     })
     .await?;
-    page.does("full", "requests fail", |it| {
+    page.does("promote", "weight 25 is written", |it| it.pauses_at(9))
+        .await?;
+    page.lost_nothing("a split without the guard")?;
+    page.does("promote", "requests fail", |it| {
         it.number("/totals/failed") > 20
     })
     .await?;
@@ -266,9 +269,15 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
         !it.is("/switches/at_once")
     })
     .await?;
+    page.does("new", "version 4 has Pods", |it| it.pauses_at(4))
+        .await?;
+    page.does("full", "version 4 is promoted without the steps", |it| {
+        it.is_promoted(4)
+    })
+    .await?;
 
     // A failing version, paused, aborted and tried again.
-    page.does("bad", "version 4 fails requests of testers", |it| {
+    page.does("bad", "version 5 fails requests of testers", |it| {
         it.pauses_at(4)
             && it.is("/rollout/current/fails")
             && it.number("/totals/failures/500 -") > 5
@@ -278,11 +287,11 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
         .await?;
     page.does("pause", "it continues", |it| !it.is("/rollout/paused"))
         .await?;
-    page.does("abort", "version 3 has all requests", |it| {
-        it.is("/rollout/aborted") && it.number("/personas/1/shares/3") == 100
+    page.does("abort", "version 4 has all requests", |it| {
+        it.is("/rollout/aborted") && it.number("/personas/1/shares/4") == 100
     })
     .await?;
-    page.does("retry", "version 4 is tried again", |it| it.pauses_at(4))
+    page.does("retry", "version 5 is tried again", |it| it.pauses_at(4))
         .await?;
 
     page.does("promote", "weight 10 is written", |it| {
@@ -296,12 +305,12 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
             it.text("/rollout/phase") == "Deleted"
                 && it.logged("plugin: TrafficRestored")
                 && it.number("/weights/written") == 0
-                && it.number("/personas/0/shares/3") == 100
+                && it.number("/personas/0/shares/4") == 100
         },
     )
     .await?;
     page.does("deleted", "the Rollout is created again", |it| {
-        !it.is("/switches/deleted") && it.is_promoted(3)
+        !it.is("/switches/deleted") && it.is_promoted(4)
     })
     .await?;
     page.does("new", "it has a new version", |it| it.pauses_at(4))
