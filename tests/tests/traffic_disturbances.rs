@@ -79,11 +79,11 @@ async fn inject_faults(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result
     cluster.start_api_server().await?;
     let ready = Instant::now();
     revert().await?;
-    canary.splits(AT_50).await?;
-    note("the table after the API server was ready", ready);
-    // The stand-in for Gloo reconnects too. An API server that starts can hold its requests for custom resources for seconds.
-    rollout.served().await?;
-    note("the share after the API server was ready", ready);
+    restored().await?;
+    note(
+        "after the table was reverted when the API server was ready",
+        ready,
+    );
     check_served(rollout).await?;
 
     // The canary Service has the stable Pods at once, and the route to the stable Service arrives later.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use envoy_routes::{DefaultRetries, Objects, translate};
 use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use futures::{Stream, StreamExt as _};
 use gloo_types::{MirrorPolicy, MirrorPolicyDoc, Resource, RouteTable, RouteTableDoc};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
@@ -26,7 +26,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 use traffic_lab::{Endpoint, Pod, ServiceName, World};
 
 use crate::kubelet::all_available;
@@ -37,6 +37,10 @@ pub(super) const VERSION_LABEL: &str = "rollouts-pod-template-hash";
 
 /// Pause before a retry if the API server is not reachable.
 const AGAIN: Duration = Duration::from_millis(200);
+/// Longest time to wait for a list.
+const HELD: Duration = Duration::from_millis(200);
+/// How long the objects are also polled after a watch has failed.
+const POLLED: Duration = Duration::from_secs(10);
 
 /// Part of the name of a failing image, and the number of requests of which one fails.
 const FAILING: (&str, u32) = ("/failing:", 3);
@@ -191,7 +195,16 @@ impl State {
             gloo_changes(self.gloo::<RouteTable>()),
             gloo_changes(self.gloo::<MirrorPolicy>()),
         ]);
-        while events.next().await.is_some() {
+        let mut poll_until = Instant::now();
+        loop {
+            let is_polling = Instant::now() < poll_until;
+            tokio::select! {
+                Some(is_ok) = events.next() => if !is_ok {
+                    poll_until = Instant::now() + POLLED;
+                },
+                () = sleep(AGAIN), if is_polling => {}
+                else => return Ok(()),
+            }
             while let Some(done) = self.pending.try_join_next() {
                 done??;
             }
@@ -202,7 +215,6 @@ impl State {
                 sleep(AGAIN).await;
             }
         }
-        Ok(())
     }
 
     async fn step(&mut self) -> Result<()> {
@@ -343,9 +355,8 @@ impl State {
 
     /// Publishes the RouteTables and MirrorPolicies to the gateway if one has changed.
     async fn publish_routes(&mut self) -> Result<()> {
-        let everything = ListParams::default();
-        let tables = self.gloo::<RouteTable>().list(&everything).await?.items;
-        let mirrors = self.gloo::<MirrorPolicy>().list(&everything).await?.items;
+        let tables = listed(&self.gloo::<RouteTable>()).await?;
+        let mirrors = listed(&self.gloo::<MirrorPolicy>()).await?;
         // Changes of the status do not raise the generation.
         let generations = |objects: &[DynamicObject]| {
             let objects = objects.iter();
@@ -396,6 +407,17 @@ fn lock(pods: &Pods) -> MutexGuard<'_, BTreeMap<String, Vec<Running>>> {
     pods.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Lists objects. A request that takes long is sent again: an API server that starts may hold a list or a watch of custom
+/// resources for seconds, and answer a later list at once. Tests would measure this stand-in instead of the plugin.
+async fn listed(api: &Api<DynamicObject>) -> kube::Result<Vec<DynamicObject>> {
+    loop {
+        let everything = ListParams::default();
+        if let Ok(listed) = timeout(HELD, api.list(&everything)).await {
+            return Ok(listed?.items);
+        }
+    }
+}
+
 /// Returns whether a request failed because the API server is not reachable.
 fn is_away(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_))
@@ -425,7 +447,7 @@ async fn accept(
     Ok(())
 }
 
-fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
+fn changes<K>(api: Api<K>) -> BoxStream<'static, bool>
 where
     K: kube::Resource<DynamicType = ()>
         + Clone
@@ -437,19 +459,15 @@ where
     restarting(watcher(api, watcher::Config::default()))
 }
 
-fn gloo_changes(api: Api<DynamicObject>) -> BoxStream<'static, ()> {
+fn gloo_changes(api: Api<DynamicObject>) -> BoxStream<'static, bool> {
     restarting(watcher(api, watcher::Config::default()))
 }
 
-/// Continues a watch after an error.
+/// Continues a watch after an error. Yields whether an event is a change, and not an error.
 fn restarting<T: Send + 'static>(
     watch: impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static,
-) -> BoxStream<'static, ()> {
-    watch
-        .backoff(Steady)
-        .map_ok(drop)
-        .filter_map(async |event| event.ok())
-        .boxed()
+) -> BoxStream<'static, bool> {
+    watch.backoff(Steady).map(|event| event.is_ok()).boxed()
 }
 
 /// A constant backoff. With growing pauses, a test that restarts the API server would measure this stand-in instead of the
