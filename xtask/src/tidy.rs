@@ -90,11 +90,15 @@ pub(crate) fn documents(sh: &Shell, report: &mut Report) {
 /// # Errors
 /// Returns `Err` if clippy reports a problem.
 pub(crate) fn clippy(sh: &Shell) -> anyhow::Result<()> {
-    let clippy = cmd!(
-        sh,
-        "cargo clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings"
-    );
-    Ok(clippy.quiet().run()?)
+    // `--all-targets` leaves out the files of `tests/tests`, because `test = false` keeps them out of `cargo test`.
+    for targets in ["--all-targets", "--test=*"] {
+        let clippy = cmd!(
+            sh,
+            "cargo clippy --quiet --locked --workspace {targets} --all-features -- -D warnings"
+        );
+        clippy.quiet().run()?;
+    }
+    Ok(())
 }
 
 /// Checks the libraries of the pure packages with lints that `[workspace.lints.clippy]` allows for all others.
