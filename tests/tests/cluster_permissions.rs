@@ -106,35 +106,32 @@ const CONSEQUENCES: [(&str, &[Feature]); 15] = [
         &[],
     ),
     (
-        "MirrorPolicies stay where they are not wanted any more",
+        "unused MirrorPolicies are not deleted",
         &[Feature::MirrorCleanup],
     ),
     ("every call reads MirrorPolicies again", &[]),
     (
-        "drift is not repaired, a promotion that waits for Pods goes on with a later call only, and a mirror step with percentage 0 copies all requests",
+        "drift is not repaired, a promotion that waits for Pods continues only with a later call, and a mirror step with percentage 0 copies all requests",
         &[Feature::Repair, Feature::Release, Feature::EventCount],
     ),
-    ("what a deleted Rollout leaves stays", &[]),
+    ("tables of deleted Rollouts are not restored", &[]),
     (
         "a promotion does not wait until the stable Service leads to the new Pods",
         &[Feature::Hold, Feature::Release],
     ),
     (
-        "a promotion that waits for Pods goes on with a later call only",
+        "a promotion that waits for Pods continues only with a later call",
         &[Feature::Release],
     ),
     (
-        "it is not known whether this controller is the leader, and nothing is written between the calls",
+        "the plugin does not know whether its controller is the leader, and writes nothing between the calls",
         &[Feature::Repair, Feature::Release, Feature::EventCount],
     ),
     (
-        "what the plugin does between the calls is not shown as Events",
+        "no Event reports what the plugin does between the calls",
         &[Feature::Events, Feature::EventCount],
     ),
-    (
-        "Events do not tell how often the same was done",
-        &[Feature::EventCount],
-    ),
+    ("repeated Events have no count", &[Feature::EventCount]),
 ];
 
 /// A process without one permission, or with all, and its Rollout.

@@ -241,7 +241,7 @@ async fn ping_pong_services_swap_their_shares() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn header_routes_lead_testers_to_the_canary_and_nobody_else() -> Result<()> {
+async fn header_routes_send_only_testers_to_the_canary() -> Result<()> {
     let mut shop = Shop::open(TABLE, &["reviews", "reviews-canary", "legacy"]).await?;
     let strategy = json!({
         "steps": [

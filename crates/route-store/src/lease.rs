@@ -31,7 +31,7 @@ const AHEAD: Duration = Duration::from_secs(2);
 
 /// Looks up Leases.
 pub trait LeaseReader: Send + Sync + 'static {
-    /// Returns the Lease; `None` if it does not exist or nobody holds it.
+    /// Returns the Lease; `None` if it does not exist or no one holds it.
     ///
     /// # Errors
     /// Returns `Err` if the API server does not answer or forbids the request.

@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(test.breaker.answered(), Some(Change::Closed));
         assert_eq!(test.breaker.answered(), None);
         assert_eq!(test.admit(Call, 0), Some(Pass::Usual));
-        // While it is closed, the count of failures goes on.
+        // While it is closed, the count of failures continues.
         let mut test = Test::new();
         test.fail(FAILURES - 1);
         assert_eq!(test.breaker.answered(), None);

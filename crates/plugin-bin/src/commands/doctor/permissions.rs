@@ -55,7 +55,7 @@ fn in_tables_cluster(mirrors: bool) -> Vec<Need> {
         ));
         needs.push(policies(
             &["delete"],
-            "MirrorPolicies stay where they are not wanted any more",
+            "unused MirrorPolicies are not deleted",
         ));
         needs.push(policies(
             &["watch"],
@@ -75,27 +75,30 @@ fn in_local_cluster(mirrors: bool) -> Vec<Need> {
     };
     let rollouts = |verbs, without| need(verbs, "argoproj.io", "rollouts", without);
     let without_zero = if mirrors {
-        "drift is not repaired, a promotion that waits for Pods goes on with a later call only, and a mirror step with \
+        "drift is not repaired, a promotion that waits for Pods continues only with a later call, and a mirror step with \
          percentage 0 copies all requests"
     } else {
-        "drift is not repaired, and a promotion that waits for Pods goes on with a later call only"
+        "drift is not repaired, and a promotion that waits for Pods continues only with a later call"
     };
-    let without_look = "a promotion does not wait until the stable Service leads to the new Pods";
+    let without_pods = "a promotion does not wait until the stable Service leads to the new Pods";
     vec![
         rollouts(&["get"], without_zero),
-        rollouts(&["list", "watch"], "what a deleted Rollout leaves stays"),
+        rollouts(
+            &["list", "watch"],
+            "tables of deleted Rollouts are not restored",
+        ),
         need(
             &["list"],
             "discovery.k8s.io",
             "endpointslices",
-            without_look,
+            without_pods,
         ),
-        need(&["list"], "", "pods", without_look),
+        need(&["list"], "", "pods", without_pods),
         need(
             &["watch"],
             "discovery.k8s.io",
             "endpointslices",
-            "a promotion that waits for Pods goes on with a later call only",
+            "a promotion that waits for Pods continues only with a later call",
         ),
     ]
 }
@@ -105,7 +108,7 @@ const LEASES: Need = Need {
     verbs: &["get"],
     group: "coordination.k8s.io",
     resource: "leases",
-    without: "it is not known whether this controller is the leader, and nothing is written between the calls",
+    without: "the plugin does not know whether its controller is the leader, and writes nothing between the calls",
 };
 
 const EVENTS: [Need; 2] = [
@@ -113,13 +116,13 @@ const EVENTS: [Need; 2] = [
         verbs: &["create"],
         group: "",
         resource: "events",
-        without: "what the plugin does between the calls is not shown as Events",
+        without: "no Event reports what the plugin does between the calls",
     },
     Need {
         verbs: &["patch"],
         group: "",
         resource: "events",
-        without: "Events do not tell how often the same was done",
+        without: "repeated Events have no count",
     },
 ];
 
@@ -405,7 +408,7 @@ mod tests {
         let findings = judge("permissions", None, true, "ClusterRole r", "", &missing);
         assert_eq!(findings.len(), missing.len());
         assert_eq!(findings[3].message, off);
-        let core = "you may not create events in all namespaces: what";
+        let core = "you may not create events in all namespaces: no Event";
         let events = &findings[8].message;
         assert!(events.starts_with(core), "{events}");
     }
