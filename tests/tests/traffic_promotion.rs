@@ -78,7 +78,7 @@ static SERIAL: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_newest_controller_loses_no_request() -> Result<()> {
-    let updates = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
+    let updates = [Promoted, Promoted, Aborted, Promoted, Aborted];
     guarded(Release::V1_10, &updates).await
 }
 
