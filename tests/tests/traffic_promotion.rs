@@ -84,7 +84,7 @@ async fn the_newest_controller_loses_no_request() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_oldest_controller_loses_no_request() -> Result<()> {
-    guarded(Release::V1_5, &[Promoted, Aborted, Promoted]).await
+    guarded(Release::V1_5, &[Promoted, Aborted]).await
 }
 
 /// The positive controls of the tests above.
