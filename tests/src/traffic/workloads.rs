@@ -37,8 +37,8 @@ pub(super) const VERSION_LABEL: &str = "rollouts-pod-template-hash";
 
 /// Pause before a retry if the API server is not reachable.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Longest time to wait for a list.
-const HELD: Duration = Duration::from_millis(200);
+/// Longest time to wait for a list. Far above the usual milliseconds, so that a busy machine does not repeat lists forever.
+const HELD: Duration = Duration::from_millis(500);
 /// How long the objects are also polled after a watch has failed.
 const POLLED: Duration = Duration::from_secs(10);
 
