@@ -1,15 +1,22 @@
 //! A stand-in for the ReplicaSet controller, the scheduler and the kubelet: every ReplicaSet is available at once, without
-//! Pods.
+//! Pods. Only the ReplicaSets of an Experiment wait until the controller has written the names of its Services.
 
 use std::pin::pin;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// Far longer than the controller needs to write the names of an Experiment's Services. It only ends a failing test.
+const NAMED: Duration = Duration::from_secs(60);
 
 /// Sets the status of all ReplicaSets to available, until a status cannot be written.
 pub(crate) async fn run(client: Client) -> Result<()> {
@@ -22,6 +29,9 @@ pub(crate) async fn run(client: Client) -> Result<()> {
         let Some(status) = all_available(&set) else {
             continue;
         };
+        if status.replicas > 0 {
+            services_named(&client, &set).await?;
+        }
         let sets: Api<ReplicaSet> =
             Api::namespaced(client.clone(), &set.namespace().unwrap_or_default());
         let patch = Patch::Merge(json!({ "status": status }));
@@ -34,6 +44,46 @@ pub(crate) async fn run(client: Client) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until the status of the ReplicaSet's Experiment has the name of each of its Services.
+///
+/// Pods need longer to start than the controller needs to see its own write of these names. If the ReplicaSet were available
+/// earlier, the controller could write a status from a cache without the names, and they would be lost for the whole
+/// experiment (`persistExperimentStatus` in `experiments/controller.go` of Argo Rollouts).
+async fn services_named(client: &Client, set: &ReplicaSet) -> Result<()> {
+    let Some(name) = experiment_of(set) else {
+        return Ok(());
+    };
+    let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Experiment");
+    let experiments: Api<DynamicObject> = Api::namespaced_with(
+        client.clone(),
+        &set.namespace().unwrap_or_default(),
+        &ApiResource::from_gvk(&kind),
+    );
+    let is_named = |experiment: Option<&DynamicObject>| {
+        experiment.is_none_or(|it| {
+            count(it, "/status/templateStatuses", "serviceName")
+                == count(it, "/spec/templates", "service")
+        })
+    };
+    let named = timeout(NAMED, await_condition(experiments, name, is_named)).await;
+    named.with_context(|| format!("Experiment {name}: no names of its Services"))??;
+    Ok(())
+}
+
+fn experiment_of(set: &ReplicaSet) -> Option<&str> {
+    let mut owners = set.owner_references().iter();
+    let experiment = owners.find(|owner| owner.kind == "Experiment")?;
+    Some(&experiment.name)
+}
+
+/// Returns how many objects of the list at `path` have `key`.
+fn count(object: &DynamicObject, path: &str, key: &str) -> usize {
+    let list = object.data.pointer(path).and_then(Value::as_array);
+    list.map_or(0, |list| {
+        list.iter().filter(|it| it.get(key).is_some()).count()
+    })
 }
 
 /// Returns the status of a ReplicaSet with all replicas available; `None` if it already has that status.
