@@ -422,6 +422,46 @@ impl Canary {
         self.change_status(json!({ "abort": true })).await
     }
 
+    /// Starts an aborted update again, like `kubectl argo rollouts retry rollout` (retry.go).
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server rejects the request.
+    pub async fn retry(&self) -> Result<()> {
+        self.change_status(json!({ "abort": false })).await
+    }
+
+    /// Returns the name of the Experiment that runs.
+    ///
+    /// # Errors
+    /// Returns `Err` if none runs, or the API server rejects the request.
+    pub async fn experiment(&self) -> Result<String> {
+        let rollout = self.rollout().await?;
+        let name = rollout.data["status"]["canary"]["currentExperiment"].as_str();
+        Ok(name.context("no Experiment")?.to_owned())
+    }
+
+    /// Removes the names of the Services from the status of an Experiment, as the controller does if it writes the status
+    /// from an outdated cache.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server rejects a request.
+    pub async fn lose_service_names(&self, cluster: &Cluster, experiment: &str) -> Result<()> {
+        let (client, namespace) = (cluster.client(), &self.namespace);
+        let experiments = api(client, namespace, "argoproj.io", "v1alpha1", "Experiment");
+        let mut templates =
+            experiments.get(experiment).await?.data["status"]["templateStatuses"].take();
+        for template in templates.as_array_mut().context("no templates")? {
+            let fields = template.as_object_mut().context("no object")?;
+            fields.remove("serviceName");
+            fields.remove("podTemplateHash");
+        }
+        let patch = Patch::Merge(json!({ "status": { "templateStatuses": templates } }));
+        experiments
+            .patch(experiment, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
     /// Deletes the Rollout.
     ///
     /// # Errors

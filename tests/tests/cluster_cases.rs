@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, IMAGE};
-use e2e_tests::{Canary, Cluster, Generator, Release, Suite, eventually, trials};
+use e2e_tests::{Canary, Cluster, Generator, Release, Suite, eventually, split, trials};
 use serde_json::json;
 
 const RATINGS_IMAGE: &str = "registry.example.com/ratings:2";
@@ -205,6 +205,36 @@ async fn an_abort_during_an_experiment_restores_the_table(cluster: &Cluster) -> 
     canary.restores(&original).await
 }
 
+async fn a_retry_recovers_lost_names_of_an_experiments_services(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "experiment-unnamed").await?;
+    let original = canary.table().await?;
+    let in_experiment = async || {
+        eventually("the Experiment's Services have their weights", async || {
+            let experiment = canary.experiment().await?;
+            let split = split(&canary.table().await?);
+            let expected = format!("{experiment}-base=10 {experiment}-new=10");
+            ensure!(split.contains(&expected), "{expected} is not in {split}");
+            Ok(experiment)
+        })
+        .await
+    };
+    let experiment = json!({ "experiment": { "duration": "1h", "templates": [
+        { "name": "base", "specRef": "stable", "weight": 10 },
+        { "name": "new", "specRef": "canary", "weight": 10 },
+    ] } });
+    let steps = json!([{ "setWeight": 25 }, experiment, { "pause": {} }]);
+    canary.change_image_and_steps(IMAGE, steps).await?;
+    let experiment = in_experiment().await?;
+    canary.lose_service_names(cluster, &experiment).await?;
+    canary.splits(AT_25).await?;
+
+    canary.abort().await?;
+    canary.restores(&original).await?;
+    canary.retry().await?;
+    ensure!(in_experiment().await? != experiment);
+    Ok(())
+}
+
 async fn a_full_promotion_restores_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "promoted-fully").await?;
     let original = canary.table().await?;
@@ -265,6 +295,7 @@ fn main() -> Result<ExitCode> {
             a_header_route_that_another_client_removed_is_restored,
             an_experiment_has_its_weights_until_it_ends,
             an_abort_during_an_experiment_restores_the_table,
+            a_retry_recovers_lost_names_of_an_experiments_services,
             a_full_promotion_restores_the_table,
             an_update_continues_after_the_plugin_was_killed,
             two_rollouts_share_a_table,

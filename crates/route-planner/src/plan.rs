@@ -316,7 +316,10 @@ pub enum Warning {
         /// The route.
         route: String,
     },
-    /// The Service of an experiment has no name, because the experiment's Pods declare no port.
+    /// The Service of an experiment has no name. Either the experiment's Pods declare no port, so that the controller creates
+    /// no Service, or the controller has lost the name: it writes the name once, and a later write from an outdated cache
+    /// removes it (`createTemplateService` and `persistExperimentStatus` in `experiments/` of Argo Rollouts 1.10.1). A retry
+    /// creates a new experiment.
     UnnamedService,
     /// The table has no http routes except managed ones. They stay, because a table without routes is invalid.
     OnlyManagedRoutes,
@@ -430,7 +433,7 @@ impl fmt::Display for Warning {
                 "{route}: annotation {ANNOTATION} is missing; the owner's destinations are rebuilt from the weights that were set last"
             ),
             Self::UnnamedService => f.write_str(
-                "an experiment's Service has no name and gets no traffic: declare a containerPort",
+                "an experiment's Service has no name and gets no traffic: declare a containerPort; if there is one, abort and retry the rollout",
             ),
             Self::OnlyManagedRoutes => f.write_str(
                 "the table has no http routes except managed ones, which stay because a table needs at least one: restore the owner's routes or delete the table",

@@ -133,7 +133,9 @@ fn an_experiment_without_a_service() {
     check(
         json!(["reviews"]),
         &with_experiment(50, ""),
-        &["an experiment's Service has no name and gets no traffic: declare a containerPort"],
+        &[
+            "an experiment's Service has no name and gets no traffic: declare a containerPort; if there is one, abort and retry the rollout",
+        ],
     );
 }
 
