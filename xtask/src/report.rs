@@ -35,7 +35,7 @@ impl Report {
         });
     }
 
-    /// Prints one line per step.
+    /// Prints one line per step, and the error of each failed one below it.
     ///
     /// # Errors
     /// Returns `Err` if any step failed; the message names them.
@@ -48,6 +48,9 @@ impl Report {
                 step.name,
                 step.took.as_secs_f64()
             ));
+            if let Some(error) = &step.error {
+                say(&format!("    {error:#}"));
+            }
         }
         let failed: Vec<&str> = self
             .steps
