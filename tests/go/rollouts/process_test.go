@@ -116,8 +116,9 @@ func TestQuitEndsTheProcessCleanly(t *testing.T) {
 	t.Parallel()
 	sockets := t.TempDir()
 	var log bytes.Buffer
-	process := exec.Command(environment.binary, "--route-tables-dir", tablesOf(methods))
-	process.Env = append(environment.variables, "TMPDIR="+sockets)
+	// Set by env, because go-plugin appends the variables of this process, whose TMPDIR would win.
+	process := exec.Command("env", "TMPDIR="+sockets, environment.binary, "--route-tables-dir", tablesOf(methods))
+	process.Env = environment.variables
 	host := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: goplugin.HandshakeConfig{
 			ProtocolVersion: 1, MagicCookieKey: "ARGO_ROLLOUTS_RPC_PLUGIN", MagicCookieValue: "trafficrouter",

@@ -61,8 +61,8 @@ func newHost(t *testing.T, protocol goplugin.Protocol, configure func(*goplugin.
 	if err := os.CopyFS(h.tables, os.DirFS("../testdata/route-tables")); err != nil {
 		t.Fatal(err)
 	}
-	h.process = exec.Command(binary, "--protocol", string(protocol), "--route-tables-dir", h.tables)
-	h.process.Env = append(os.Environ(), "TMPDIR="+h.sockets)
+	// Set by env, because go-plugin appends the variables of this process, whose TMPDIR would win.
+	h.process = exec.Command("env", "TMPDIR="+h.sockets, binary, "--protocol", string(protocol), "--route-tables-dir", h.tables)
 	config := &goplugin.ClientConfig{
 		HandshakeConfig: goplugin.HandshakeConfig{
 			ProtocolVersion: 1, MagicCookieKey: "ARGO_ROLLOUTS_RPC_PLUGIN", MagicCookieValue: "trafficrouter",
