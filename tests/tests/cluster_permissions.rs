@@ -246,10 +246,17 @@ impl Case {
         works: &mut BTreeSet<Feature>,
     ) -> Result<()> {
         for repairs in 1..=2 {
-            canary
-                .edit_table(|table| table.data.clone_from(&owners.data))
-                .await?;
-            let is_repaired = async || Ok(self.count(REPAIRS).await? >= repairs);
+            let is_repaired = async || {
+                if self.count(REPAIRS).await? >= repairs {
+                    return Ok(true);
+                }
+                // A call of the controller can repair an edit before the plugin does so between the calls.
+                if split(&canary.table().await?) == AT_25 {
+                    let revert = |table: &mut DynamicObject| table.data.clone_from(&owners.data);
+                    canary.edit_table(revert).await?;
+                }
+                Ok(false)
+            };
             if !self.works(Feature::Repair, is_repaired).await? {
                 return Ok(());
             }
