@@ -10,7 +10,8 @@ use gloo_types::violations;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    Intent, IntentKind, ManagedRoute, ManagedRoutes, PluginConfig, PodHashes, observe,
+    Intent, IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, PluginConfig, PodHashes,
+    observe,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -258,7 +259,10 @@ fn managed_routes(canary: &Value, status: &Value) -> ManagedRoutes {
             .filter_map(|route| route["name"].as_str().map(str::to_owned))
             .collect(),
         in_force,
-        is_ending: status["abort"] == json!(true),
+        update: match status["abort"] == json!(true) {
+            true => ManagedRouteUpdate::RemoveAll,
+            false => ManagedRouteUpdate::AsPlanned,
+        },
     }
 }
 

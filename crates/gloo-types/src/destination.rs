@@ -149,6 +149,29 @@ pub struct DestinationSelector {
     pub port: Option<PortSelector>,
 }
 
+impl DestinationSelector {
+    /// Whether a destination of a table in `table_namespace` may be selected. What is not known counts as selected: labels and
+    /// workspace of the object, its cluster if the destination sets none, and its port if one side is a name.
+    ///
+    /// Source: `DestinationSelector` and `ObjectSelector` in `common/v2/selectors.proto` of `solo-io/solo-apis`. An absent
+    /// namespace selects all namespaces of the workspace.
+    pub fn may_select(&self, to: &DestinationReference, table_namespace: &str) -> bool {
+        let Some(object) = &to.reference else {
+            return false;
+        };
+        let any = ObjectSelector::default();
+        let selector = self.selector.as_ref().unwrap_or(&any);
+        let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+        let number = |port: Option<&PortSelector>| port.and_then(|port| port.number);
+        let numbers = (number(self.port.as_ref()), number(to.port.as_ref()));
+        DestinationKind::from(self.kind.clone().unwrap_or_default()) == to.kind
+            && fits(&selector.name, &object.name)
+            && fits(&selector.namespace, object.namespace_from(table_namespace))
+            && (object.cluster.is_empty() || fits(&selector.cluster, &object.cluster))
+            && !matches!(numbers, (Some(wanted), Some(found)) if wanted != found)
+    }
+}
+
 /// A Lambda function of an AWS CloudProvider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]

@@ -9,8 +9,8 @@ use rollouts_rpc::{
 };
 use route_planner::{
     AdditionalDestination, Admissible, AppliedWeights, HeaderMatch, HeaderRoute, Intent,
-    IntentKind, ManagedRoute, ManagedRoutes, MirrorRoute, PluginConfig, PodHashes, Progress,
-    Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit, mark, marked,
+    IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PluginConfig,
+    PodHashes, Progress, Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit, mark, marked,
 };
 use route_store::RolloutFacts;
 
@@ -19,7 +19,7 @@ use crate::error::{Outdated, ShiftError};
 /// What the administrator allows Rollouts to configure. Set with flags.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Names under which a Rollout may configure the plugin. The first one that the Rollout has is read.
+    /// Names under which a Rollout may configure the plugin. A Rollout may have only one of them.
     pub plugin_names: Vec<String>,
     /// Namespaces whose RouteTables may be selected. Empty allows all.
     pub route_table_namespaces: Vec<String>,
@@ -146,10 +146,12 @@ impl Request {
 
 impl Request {
     /// Returns the request without managed routes that do not exist yet.
-    pub(crate) fn without_new_routes(&self) -> Self {
-        let mut request = self.clone();
-        request.intent.managed.is_ending = true;
-        request
+    pub(crate) fn without_new_routes(mut self) -> Self {
+        let update = &mut self.intent.managed.update;
+        if *update == ManagedRouteUpdate::AsPlanned {
+            *update = ManagedRouteUpdate::KeepExisting;
+        }
+        self
     }
 
     /// Returns the request with full canary weight as the recorded weight. While a promotion is held, the controller already
@@ -300,10 +302,19 @@ fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
     // The controller sets a route only while its step is current, so a deleted route would stay deleted otherwise.
     let so_far = rollout.status.step_index();
     let so_far = so_far.map_or(0, |index| index.saturating_add(1));
+    let update = if are_removed || is_ending(rollout) {
+        ManagedRouteUpdate::RemoveAll
+    } else if so_far > steps.len() {
+        // A rollback within `rollbackWindow` skips all steps, so their routes were never set. After the last step all traffic
+        // goes to the canary, so a missing route changes nothing.
+        ManagedRouteUpdate::KeepExisting
+    } else {
+        ManagedRouteUpdate::AsPlanned
+    };
     ManagedRoutes {
         order: order(rollout, steps),
         in_force: in_force(steps.iter().take(so_far)),
-        is_ending: are_removed || is_ending(rollout),
+        update,
     }
 }
 
@@ -545,18 +556,23 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_not_restored_while_the_controller_removes_them() {
-        let ending = |change: &dyn Fn(&mut Rollout)| {
+    fn routes_are_not_restored_while_the_controller_removes_them_or_after_the_last_step() {
+        use ManagedRouteUpdate::{AsPlanned, KeepExisting, RemoveAll};
+        let update = |change: &dyn Fn(&mut Rollout)| {
             let mut rollout = rollout("a=1", Some(0));
             rollout.status.stable_rs = "s".into();
             rollout.status.current_pod_hash = "c".into();
             change(&mut rollout);
-            managed_routes(&rollout, false).is_ending
+            managed_routes(&rollout, false).update
         };
-        assert!(!ending(&|_| {}));
-        assert!(ending(&|rollout| rollout.status.abort = true));
-        assert!(ending(&|rollout| rollout.status.promote_full = true));
-        assert!(ending(&|rollout| rollout.status.stable_rs = "c".into()));
+        let check = |change: &dyn Fn(&mut Rollout), expect| assert_eq!(update(change), expect);
+        check(&|_| {}, AsPlanned);
+        check(&|rollout| rollout.status.abort = true, RemoveAll);
+        check(&|rollout| rollout.status.promote_full = true, RemoveAll);
+        check(&|rollout| rollout.status.stable_rs = "c".into(), RemoveAll);
+        let after_the_last_step =
+            |rollout: &mut Rollout| rollout.status.current_step_index = Some(1);
+        check(&after_the_last_step, KeepExisting);
         let revision = |revision: &str| {
             let revision = revision.to_owned();
             move |rollout: &mut Rollout| {
@@ -564,8 +580,11 @@ mod tests {
                 rollout.metadata.annotations.insert(key, revision.clone());
             }
         };
-        assert!(ending(&revision("1")));
-        assert!(!ending(&revision("2")));
-        assert!(managed_routes(&rollout("a=1", Some(0)), true).is_ending);
+        check(&revision("1"), RemoveAll);
+        check(&revision("2"), AsPlanned);
+        assert_eq!(
+            managed_routes(&rollout("a=1", Some(0)), true).update,
+            RemoveAll
+        );
     }
 }

@@ -21,7 +21,7 @@ use rollouts_rpc::{
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Plan, belongs_to, is_rest};
+use route_planner::{IntentKind, ManagedRouteUpdate, Plan, belongs_to, is_rest};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
 use tracing::{debug, info};
 
@@ -510,7 +510,8 @@ impl<S: Store> GlooRouter<S> {
         let request = self.request(rollout, call)?;
         let failures = match &request.intent.kind {
             IntentKind::SetManagedRoute(route)
-                if request.intent.managed.is_ending && !route.is_removal() =>
+                if request.intent.managed.update == ManagedRouteUpdate::RemoveAll
+                    && !route.is_removal() =>
             {
                 // The controller sends this call even in a pass that removes the route, for example after an abort.
                 let name = route.name();

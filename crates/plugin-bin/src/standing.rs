@@ -244,6 +244,12 @@ impl StandingIntents {
         self.before.remove(rollout);
     }
 
+    /// Drops the intents of all Rollouts but those for which `exists` returns true.
+    pub(crate) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
+        self.rollouts.retain(|rollout, _| exists(rollout));
+        self.before.retain(|rollout, _| exists(rollout));
+    }
+
     /// Returns the Rollouts whose intents include a table.
     pub(crate) fn of_table(&self, table: &ObjectKey) -> Vec<ObjectKey> {
         let rollouts = self.rollouts.iter();

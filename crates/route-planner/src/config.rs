@@ -124,28 +124,35 @@ impl PluginConfig {
         }
     }
 
-    /// Finds the block of the first of the `accepted` plugin names in `plugins` (raw JSON by name), and decodes it.
+    /// Finds the block of the only one of the `accepted` plugin names in `plugins` (raw JSON by name), and decodes it.
     ///
     /// # Errors
-    /// Returns `Err` if `plugins` has no accepted name, or if [`PluginConfig::from_json`] does.
+    /// Returns `Err` if `plugins` has no accepted name or several, or if [`PluginConfig::from_json`] does.
     pub fn for_rollout<N: AsRef<str>, B: AsRef<[u8]>>(
         plugins: &BTreeMap<String, B>,
         accepted: &[N],
         rollout: &ObjectKey,
         allowed_namespaces: &[String],
     ) -> Result<Self, ConfigError> {
-        let raw = accepted.iter().find_map(|name| plugins.get(name.as_ref()));
-        let raw = raw.ok_or_else(|| ConfigError {
-            rollout: rollout.clone(),
-            problem: ConfigProblem::MissingPlugin {
-                accepted: accepted
-                    .iter()
-                    .map(|name| name.as_ref().to_owned())
-                    .collect(),
+        let is_accepted = |name: &str| accepted.iter().any(|it| it.as_ref() == name);
+        let mut found = plugins.iter().filter(|(name, _)| is_accepted(name));
+        let problem = match (found.next(), found.next()) {
+            (Some((_, raw)), None) => {
+                return Self::from_json(raw.as_ref(), rollout, allowed_namespaces);
+            }
+            (None, _) => ConfigProblem::MissingPlugin {
+                accepted: accepted.iter().map(|it| it.as_ref().to_owned()).collect(),
                 found: plugins.keys().cloned().collect(),
             },
-        })?;
-        Self::from_json(raw.as_ref(), rollout, allowed_namespaces)
+            // The controller calls the plugin once for both, without saying for which.
+            (Some((one, _)), Some((other, _))) => {
+                ConfigProblem::SeveralPlugins(one.clone(), other.clone())
+            }
+        };
+        Err(ConfigError {
+            rollout: rollout.clone(),
+            problem,
+        })
     }
 
     /// Decodes a plugin block. Namespaces default to that of `rollout`; `null` counts as absent. Destinations may be in

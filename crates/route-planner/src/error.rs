@@ -23,6 +23,11 @@ pub enum ConfigProblem {
         /// Plugin names that are there.
         found: Vec<String>,
     },
+    /// The Rollout configures this plugin under several names, and only one block can be carried out.
+    #[error(
+        "trafficRouting.plugins has {0} and {1}, which are both names of this plugin: keep one of them"
+    )]
+    SeveralPlugins(String, String),
     /// The block is not JSON.
     #[error("the plugin block is not JSON: {0}")]
     Json(String),
@@ -215,13 +220,25 @@ pub enum Refusal {
     },
     /// A MirrorPolicy that the plugin did not create may also apply to a mirror route.
     #[error(
-        "route {route} would be mirrored by MirrorPolicy {policy} too: change the selector of that policy, or remove the step"
+        "route {route} would be mirrored by MirrorPolicy {policy} too, which selects {selects}: change the selector of that policy, or remove the step"
     )]
     OtherMirrorPolicy {
         /// The mirror route.
         route: String,
         /// The policy.
         policy: ObjectKey,
+        /// What it selects of the route.
+        selects: String,
+    },
+    /// A mirror route does not stand before its source, so that its weights cannot follow.
+    #[error(
+        "managed route {route} sends requests to {canary} and does not precede the route that it copies: move it before that route, or remove it"
+    )]
+    StrayMirror {
+        /// The mirror route.
+        route: String,
+        /// The canary destination.
+        canary: String,
     },
     /// A route has a value whose type contradicts the API.
     #[error("{route} cannot be read: {path} is not {expected}; correct the route")]

@@ -122,10 +122,29 @@ pub enum IntentKind {
 pub struct ManagedRoutes {
     /// Their names; the first takes precedence. These are the names of `managedRoutes`, then those that only steps have.
     pub order: Vec<String>,
-    /// The managed routes that the steps so far ask for. SetWeight inserts missing ones and removes others.
+    /// The managed routes that the steps so far ask for.
     pub in_force: Vec<ManagedRoute>,
-    /// Whether the controller removes all managed routes in this reconcile. Then SetWeight removes those that are left.
-    pub is_ending: bool,
+    /// What SetWeight does with the managed routes of a table.
+    pub update: ManagedRouteUpdate,
+}
+
+impl ManagedRoutes {
+    /// Whether SetWeight inserts managed routes that are missing.
+    pub(crate) fn inserts_any(&self) -> bool {
+        self.update == ManagedRouteUpdate::AsPlanned && !self.in_force.is_empty()
+    }
+}
+
+/// What SetWeight does with the managed routes of a table. Mirror routes always get the weights of their source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ManagedRouteUpdate {
+    /// Those that are in force are inserted or brought up to date, all others are removed.
+    #[default]
+    AsPlanned,
+    /// As far as they exist, those that are in force stay as they are, all others are removed. None is inserted.
+    KeepExisting,
+    /// All are removed.
+    RemoveAll,
 }
 
 /// A managed route.

@@ -67,10 +67,10 @@ pub use config::{
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
     AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
-    ManagedRoute, ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch,
-    WeightSplit,
+    ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PodHashes, RequestMatch,
+    ServicePair, TextMatch, WeightSplit,
 };
-pub use mirror_policy::{PolicyChange, belongs_to};
+pub use mirror_policy::{PolicyChange, belongs_to, is_for_table};
 pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, mark, marked};
 pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};

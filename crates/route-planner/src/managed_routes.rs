@@ -22,18 +22,18 @@
 
 mod list;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use gloo_types::RouteTableDoc;
 use serde_json::{Map, Value, json};
 
-use self::list::{RouteCopy, RouteList};
+use self::list::{RouteCopy, RouteList, name_of};
 use crate::config::HeaderRoutePlacement;
-use crate::destinations::{Destination, DestinationList, ListForm};
+use crate::destinations::{Destination, DestinationList, ListForm, ReadContext};
 use crate::error::Refusal;
-use crate::intent::{Intent, ManagedRoute};
-use crate::matcher::{header_conditions, mirror_conditions, narrowed};
-use crate::mirror_policy::{Mirror, Policies, mirror_label};
+use crate::intent::{Intent, ManagedRoute, ManagedRouteUpdate};
+use crate::matcher::{Narrowed, header_conditions, mirror_conditions, narrowed};
+use crate::mirror_policy::{Mirror, Policies, is_mirror};
 use crate::ownership::{Owner, Ownership, Scope, label_value};
 use crate::plan::{Edit, Warning};
 use crate::route::{Protocol, Route, raw_routes};
@@ -45,18 +45,10 @@ pub(crate) struct ManagedRoutePlan {
     pub(crate) edits: Vec<Edit>,
     pub(crate) policies: Option<Policies>,
     pub(crate) warnings: Vec<Warning>,
+    /// What cannot be done.
+    pub(crate) left: Vec<Refusal>,
     /// Whether the table has managed routes of the Rollout afterwards.
     pub(crate) has_routes: bool,
-}
-
-impl ManagedRoutePlan {
-    /// Leaves the managed routes unchanged.
-    pub(crate) fn untouched(intent: &Intent, table: &RouteTableDoc) -> Self {
-        Self {
-            has_routes: !live(intent, table).is_empty(),
-            ..Self::default()
-        }
-    }
 }
 
 /// Plans one managed route. The Rollout's other managed routes stay unchanged.
@@ -82,13 +74,8 @@ pub(crate) fn set_one(
     if copies.is_empty() {
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
-    Ok(replace(
-        state.intent,
-        state.table,
-        scope,
-        copies,
-        is_top(state),
-    ))
+    let lists = HashMap::new();
+    Ok(replace(state.intent, state.table, scope, copies, &lists).0)
 }
 
 /// Plans the removal of all managed routes of the Rollout, or of `route`.
@@ -101,53 +88,82 @@ pub(crate) fn remove(
         Some(name) => Scope::Named(vec![label_value(name)]),
         None => Scope::All,
     };
-    replace(intent, table, scope, Vec::new(), false)
+    replace(intent, table, scope, Vec::new(), &HashMap::new()).0
 }
 
-/// Plans the managed routes that the steps so far ask for, and removes others. `targets` are the new lists of
-/// [`TableState::routes`].
+/// Plans the managed routes for a SetWeight. `targets` are the new lists of [`TableState::routes`], which the mirror routes of
+/// all Rollouts get from their sources.
 ///
 /// # Errors
-/// Returns `Err` if a step cannot be combined with a route.
+/// Returns `Err` if a managed route is to be inserted, and its step cannot be combined with a route.
 pub(crate) fn reconcile(
     state: &TableState<'_>,
     targets: &[Option<DestinationList<'_>>],
+    update: ManagedRouteUpdate,
 ) -> Result<ManagedRoutePlan, Refusal> {
-    let live = live(state.intent, state.table);
-    let managed = &state.intent.managed;
-    // In its last pass the controller asks to remove them; that call may have failed.
-    let wanted: Vec<&ManagedRoute> = match managed.is_ending {
-        true => Vec::new(),
-        false => managed.in_force.iter().collect(),
+    let in_force = &state.intent.managed.in_force;
+    let wanted: Vec<&ManagedRoute> = match update {
+        ManagedRouteUpdate::AsPlanned => in_force.iter().collect(),
+        ManagedRouteUpdate::KeepExisting | ManagedRouteUpdate::RemoveAll => Vec::new(),
     };
-    if wanted.is_empty() && live.is_empty() {
+    let http = raw_routes(state.table, Protocol::Http);
+    if wanted.is_empty() && !http.iter().any(|route| Ownership::of(route).is_some()) {
         return Ok(ManagedRoutePlan::default());
     }
-    let mut made = Vec::new();
-    if !wanted.is_empty() {
-        let forwards = state.routes.iter().zip(targets);
-        let forwards = forwards.filter(|(it, _)| it.route.protocol.is_http());
-        let forwards = forwards.filter_map(|(it, target)| Some((it.route.index, target.as_ref()?)));
-        made = copies(state, &wanted, &sources(state)?, &forwards.collect())?;
-    }
-    Ok(replace(
-        state.intent,
-        state.table,
-        Scope::All,
-        made,
-        is_top(state),
-    ))
+    let lists = new_lists(state, targets);
+    let copies = match wanted.as_slice() {
+        [] => Vec::new(),
+        wanted => copies(state, wanted, &sources(state)?, &lists)?,
+    };
+    let scope = match update {
+        ManagedRouteUpdate::AsPlanned | ManagedRouteUpdate::RemoveAll => Scope::All,
+        ManagedRouteUpdate::KeepExisting => {
+            let kept = in_force.iter().map(|route| label_value(route.name()));
+            Scope::Except(kept.collect())
+        }
+    };
+    let (mut plan, strays) = replace(state.intent, state.table, scope, copies, &lists);
+    let strays = strays.into_iter().filter_map(|index| http.get(index));
+    plan.left = strays.filter_map(|route| stray(state, route)).collect();
+    Ok(plan)
 }
 
-/// The label values of the Rollout's managed routes in the table.
-fn live(intent: &Intent, table: &RouteTableDoc) -> BTreeSet<String> {
-    let owner = Owner::new(&intent.rollout);
-    let routes = raw_routes(table, Protocol::Http).iter();
-    routes
-        .filter_map(Ownership::of)
-        .filter(|ownership| ownership.owner == owner)
-        .map(|ownership| ownership.managed)
-        .collect()
+/// The new lists of the HTTP routes that lead, or led, to the Rollout, by their position.
+fn new_lists<'t, 'a>(
+    state: &TableState<'_>,
+    targets: &'t [Option<DestinationList<'a>>],
+) -> HashMap<usize, &'t DestinationList<'a>> {
+    let routes = state.routes.iter().zip(targets);
+    let lists = routes.filter_map(|(it, target)| {
+        let is_unrelated = matches!(
+            it.action,
+            Action::Forward {
+                relation: Relation::Unrelated { .. },
+                ..
+            }
+        );
+        let is_ours = !is_unrelated || it.split.is_some();
+        let target = target.as_ref()?;
+        (is_ours && it.route.protocol.is_http()).then_some((it.route.index, target))
+    });
+    lists.collect()
+}
+
+/// The refusal of a mirror route that does not stand before its source, so that its weights are not known, and that sends
+/// requests to the canary.
+fn stray(state: &TableState<'_>, route: &Value) -> Option<Refusal> {
+    let context = ReadContext {
+        namespace: &state.table.key().namespace,
+        distinction: state.roles.distinction,
+    };
+    let list = DestinationList::live(route.get("forwardTo")?, context).ok()?;
+    let mut weights = list.destinations.iter().zip(list.effective_weights());
+    weights
+        .any(|(it, weight)| weight > 0 && state.roles.canary.is(it))
+        .then(|| Refusal::StrayMirror {
+            route: name_of(route).to_owned(),
+            canary: state.roles.canary.label(),
+        })
 }
 
 /// An HTTP route that leads to the Rollout.
@@ -197,15 +213,19 @@ fn copies(
     targets: &HashMap<usize, &DestinationList<'_>>,
 ) -> Result<Vec<RouteCopy>, Refusal> {
     let rollout = &state.intent.rollout;
-    if state.config.is_top_refused() {
-        return Err(Refusal::TopPlacement);
-    }
+    let is_top = state.config.header_route_placement() == HeaderRoutePlacement::Top;
+    let hosts = state.table.raw().pointer("/spec/hosts");
+    // A table without hosts is one to which others delegate.
+    let is_delegated = hosts.and_then(Value::as_array).is_none_or(Vec::is_empty);
     let mut copies = Vec::new();
     for managed in wanted {
         if managed.name().is_empty() {
             return Err(Refusal::UnnamedManagedRoute);
         }
         let conditions = match managed {
+            ManagedRoute::Header(_) if state.config.is_top_refused() => {
+                return Err(Refusal::TopPlacement);
+            }
             ManagedRoute::Header(route) => header_conditions(route, state.config.header_match())?,
             ManagedRoute::Mirror(route) => mirror_conditions(route)?,
         };
@@ -214,54 +234,60 @@ fn copies(
             let Some(raw) = source.route.raw.as_object() else {
                 continue;
             };
-            let matchers = narrowed(raw, &conditions);
-            let matchers = matchers.map_err(|problem| Refusal::Combination {
+            let narrowed = narrowed(raw, &conditions, is_delegated);
+            let narrowed = narrowed.map_err(|problem| Refusal::Combination {
                 managed: managed.name().to_owned(),
                 route: source.route.label(),
                 problem,
             })?;
-            if matchers.is_empty() {
-                continue;
-            }
-            let mut route = raw.clone();
-            route.insert("matchers".to_owned(), json!(matchers));
-            let mut labels = labels.clone();
-            let mirror = match managed {
-                ManagedRoute::Header(_) => {
-                    if let Some(Value::Object(forward)) = route.get_mut("forwardTo") {
+            for Narrowed {
+                matchers,
+                path_rewrite,
+            } in narrowed
+            {
+                let mut route = raw.clone();
+                if matchers != [json!({})] {
+                    route.insert("matchers".to_owned(), json!(matchers));
+                }
+                let mut labels = labels.clone();
+                let forward = route.get_mut("forwardTo").and_then(Value::as_object_mut);
+                let mirror = match (managed, forward) {
+                    (_, None) => continue,
+                    (ManagedRoute::Header(_), Some(forward)) => {
                         forward.insert("destinations".to_owned(), json!([source.canary]));
+                        None
                     }
-                    None
-                }
-                ManagedRoute::Mirror(step) => {
-                    if let Some(target) = targets.get(&source.route.index) {
-                        set_destinations(&mut route, target);
+                    (ManagedRoute::Mirror(step), Some(forward)) => {
+                        if let Some(path) = path_rewrite {
+                            forward.insert("pathRewrite".to_owned(), json!(path));
+                        }
+                        if let Some(target) = targets.get(&source.route.index) {
+                            set_destinations(forward, target);
+                        }
+                        let mirror = Mirror::new(rollout, state.table.key(), step, &source.canary)?;
+                        labels.extend([mirror.route_label()]);
+                        Some(mirror)
                     }
-                    let mirror = Mirror::new(rollout, state.table.key(), step, &source.canary)?;
-                    labels.extend([mirror.route_label()]);
-                    Some(mirror)
+                };
+                let own = route.entry("labels").or_insert_with(|| json!({}));
+                if let Value::Object(own) = own {
+                    own.extend(labels);
                 }
-            };
-            let own = route.entry("labels").or_insert_with(|| json!({}));
-            if let Value::Object(own) = own {
-                own.extend(labels);
+                copies.push(RouteCopy {
+                    managed: managed.name().to_owned(),
+                    source: source.route.index,
+                    is_top: is_top && mirror.is_none(),
+                    route,
+                    mirror,
+                });
             }
-            copies.push(RouteCopy {
-                managed: managed.name().to_owned(),
-                source: source.route.index,
-                route,
-                mirror,
-            });
         }
     }
     Ok(copies)
 }
 
 /// Sets the destinations of a mirror route to the new list of its source.
-fn set_destinations(route: &mut Map<String, Value>, target: &DestinationList<'_>) {
-    let Some(Value::Object(forward)) = route.get_mut("forwardTo") else {
-        return;
-    };
+fn set_destinations(forward: &mut Map<String, Value>, target: &DestinationList<'_>) {
     match target.form {
         ListForm::Listed => forward.insert("destinations".to_owned(), target.value()),
         ListForm::Empty => forward.insert("destinations".to_owned(), json!([])),
@@ -269,31 +295,26 @@ fn set_destinations(route: &mut Map<String, Value>, target: &DestinationList<'_>
     };
 }
 
-fn is_top(state: &TableState<'_>) -> bool {
-    state.config.header_route_placement() == HeaderRoutePlacement::Top
-}
-
-/// Replaces the managed routes in `scope` by `copies`.
+/// Replaces the managed routes in `scope` by `copies`. All other mirror routes get the new lists of their sources. Returns
+/// also the positions of mirror routes whose destinations are not those of the route that they precede.
 fn replace(
     intent: &Intent,
     table: &RouteTableDoc,
     scope: Scope,
     copies: Vec<RouteCopy>,
-    is_top: bool,
-) -> ManagedRoutePlan {
+    lists: &HashMap<usize, &DestinationList<'_>>,
+) -> (ManagedRoutePlan, Vec<usize>) {
     let http = raw_routes(table, Protocol::Http);
     let owner = Owner::new(&intent.rollout);
     let mut policies = Policies::new(&intent.rollout, table, scope.clone());
     policies.has_mirrors = http.iter().any(|route| {
-        let is_mirror = route
-            .get("labels")
-            .is_some_and(|labels| labels.get(mirror_label()).is_some());
-        let ownership = Ownership::of(route).filter(|at| is_mirror && at.owner == owner);
+        let ownership = Ownership::of(route).filter(|at| is_mirror(route) && at.owner == owner);
         ownership.is_some_and(|at| scope.includes(&at.managed))
     });
     let is_in_scope = |managed: &str| scope.includes(managed);
     let mut list = RouteList::read(http, &owner, &intent.managed.order, is_in_scope);
-    for (mirror, route) in list.insert(copies, is_top) {
+    let strays = list.follow(lists);
+    for (mirror, route) in list.insert(copies) {
         policies.want(&mirror, &route);
     }
     let mut managed = ManagedRoutePlan {
@@ -308,5 +329,5 @@ fn replace(
             managed.warnings.push(Warning::OnlyManagedRoutes);
         }
     }
-    managed
+    (managed, strays)
 }

@@ -33,6 +33,7 @@ enum Text {
 /// Why two matches of a path cannot be combined into one.
 const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix";
 const REWRITTEN: &str = "a path matched by regex cannot be rewritten with pathRewrite: match the path by exact or prefix";
+const DELEGATED: &str = "other tables delegate to this one, and a managed route with another path than the route's could take precedence over other routes or contradict the paths of those tables: match by method or headers, or by the whole path of the route";
 
 /// The conditions of a header route. A request must meet one of them.
 ///
@@ -100,36 +101,91 @@ pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, R
     conditions.collect()
 }
 
-/// Combines each matcher of a source route with each of the `conditions`. Pairs that no request can meet are dropped.
+/// The matchers of a managed route, and the `pathRewrite` that it needs if that differs from its source's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Narrowed {
+    pub(crate) matchers: Vec<Value>,
+    pub(crate) path_rewrite: Option<String>,
+}
+
+/// Combines each matcher of a source route with each of the `conditions`. Pairs that no request can meet are dropped. The
+/// result is one managed route, or several if they need different values of `pathRewrite`; their order matters.
 ///
 /// A request matches a route if it meets one matcher with all its conditions. So the requests that match the route and meet
 /// one of the `conditions` are those that meet one element of the product of both lists. A source without matchers matches
 /// any request.
+///
+/// `pathRewrite` replaces the path of the matcher. If a condition extends that path, the replacement is extended likewise:
+///
+/// ```text
+/// source: prefix /reviews, pathRewrite /v1          GET /reviews/v2/items is forwarded as /v1/v2/items
+/// narrowed to prefix /reviews/v2: pathRewrite /v1/v2
+/// ```
+///
+/// In a table to which others delegate (`is_delegated`), the paths of the source must stay: the matchers of the other tables
+/// are not known here. A path outside of theirs would invalidate the whole delegation, a longer one is sorted before routes
+/// of other owners under `ROUTE_SPECIFICITY`, and `pathRewrite` replaces the longer one of both paths.
 ///
 /// # Errors
 /// Returns `Err` if the paths of a matcher and of a condition cannot be combined.
 pub(crate) fn narrowed(
     source: &Map<String, Value>,
     conditions: &[Condition],
-) -> Result<Vec<Value>, &'static str> {
+    is_delegated: bool,
+) -> Result<Vec<Narrowed>, &'static str> {
     let any = [json!({})];
     let matchers = match source.get("matchers").and_then(Value::as_array) {
         Some(matchers) if !matchers.is_empty() => matchers.as_slice(),
         _ => &any,
     };
-    let rewrites = source.get("forwardTo").and_then(|to| to.get("pathRewrite"));
-    let by_regex = |condition: &Condition| matches!(condition.path, Some(Text::Regex(_)));
-    if rewrites.is_some() && conditions.iter().any(by_regex) {
-        return Err(REWRITTEN);
-    }
-    let mut product = Vec::new();
+    let rewrite = source.get("forwardTo").and_then(|to| to.get("pathRewrite"));
+    // An empty one rewrites nothing.
+    let rewrite = rewrite.and_then(Value::as_str).filter(|to| !to.is_empty());
+    let mut narrowed: Vec<Narrowed> = Vec::new();
+    let mut is_every_path_kept = true;
     for matcher in matchers {
         let matcher = matcher.as_object().cloned().unwrap_or_default();
+        let mut is_kept = false;
         for condition in conditions {
-            product.extend(condition.and(matcher.clone())?.map(Value::Object));
+            let Some(both) = condition.and(matcher.clone())? else {
+                continue;
+            };
+            is_kept = both.get("uri") == matcher.get("uri");
+            is_every_path_kept &= is_kept;
+            let path_rewrite = match rewrite {
+                Some(to) if !is_kept => Some(format!("{to}{}", extension(&matcher, &both)?)),
+                _ => None,
+            };
+            match narrowed.last_mut() {
+                Some(last) if last.path_rewrite == path_rewrite => {
+                    last.matchers.push(Value::Object(both));
+                }
+                _ => narrowed.push(Narrowed {
+                    matchers: vec![Value::Object(both)],
+                    path_rewrite,
+                }),
+            }
         }
+        is_every_path_kept &= is_kept;
     }
-    Ok(product)
+    if is_delegated && !is_every_path_kept && !narrowed.is_empty() {
+        return Err(DELEGATED);
+    }
+    Ok(narrowed)
+}
+
+/// What the path of `narrowed` has after the prefix that it extends.
+fn extension<'m>(
+    matcher: &Map<String, Value>,
+    narrowed: &'m Map<String, Value>,
+) -> Result<&'m str, &'static str> {
+    let text = |matcher: &'m Map<String, Value>, key| matcher.get("uri")?.get(key)?.as_str();
+    let prefix = matcher
+        .get("uri")
+        .and_then(|uri| uri.get("prefix")?.as_str());
+    let path = text(narrowed, "exact").or_else(|| text(narrowed, "prefix"));
+    let rest = path.and_then(|path| path.strip_prefix(prefix.unwrap_or("/")));
+    rest.ok_or(REWRITTEN)
 }
 
 impl Condition {
@@ -146,7 +202,7 @@ impl Condition {
                 _ => matcher.insert("method".to_owned(), json!(method)),
             };
         }
-        if let Some(path) = &self.path {
+        if let Some(path) = self.path.as_ref().filter(|path| !path.is_any()) {
             match path.and(matcher.get("uri"))? {
                 Some(uri) => matcher.insert("uri".to_owned(), uri),
                 None => return Ok(None),
@@ -163,6 +219,11 @@ impl Condition {
 }
 
 impl Text {
+    /// Whether every path meets this, because every path starts with `/`.
+    fn is_any(&self) -> bool {
+        matches!(self, Self::Prefix(text) if text == "/")
+    }
+
     /// The `uri` for paths that meet both this and `uri`; `None` if no path can.
     fn and(&self, uri: Option<&Value>) -> Result<Option<Value>, &'static str> {
         let wanted = match self {
@@ -176,7 +237,6 @@ impl Text {
         let text = |key| uri.get(key).and_then(Value::as_str);
         let ignores_case = uri.get("ignoreCase").and_then(Value::as_bool) == Some(true);
         match (text("exact"), text("prefix"), self) {
-            // Every path starts with `/`.
             (None, Some("/"), _) => Ok(Some(wanted)),
             _ if ignores_case => Err(PATHS),
             (None, Some(prefix), Self::Exact(path)) => {
@@ -306,6 +366,134 @@ mod tests {
             json!({"prefix": "/a"}),
             &Text::Regex("/a".to_owned()),
             Err(PATHS),
+        );
+    }
+
+    /// Checks the copies of a route with these matchers and this `pathRewrite` for a step with these paths: for each copy its
+    /// `pathRewrite` and its paths.
+    #[track_caller]
+    fn copies(
+        matchers: Value,
+        rewrite: Option<&str>,
+        paths: &[Text],
+        is_delegated: bool,
+        expect: Result<Value, &'static str>,
+    ) {
+        let source = json!({"matchers": matchers, "forwardTo": {"pathRewrite": rewrite}});
+        let conditions = paths.iter().map(|path| Condition {
+            path: Some(path.clone()),
+            ..Condition::default()
+        });
+        let conditions: Vec<Condition> = conditions.collect();
+        let copies = narrowed(source.as_object().unwrap(), &conditions, is_delegated);
+        let copies = copies.map(|copies| {
+            let shown = copies.iter().map(|copy| {
+                let uri = |matcher: &Value| matcher.get("uri").cloned().unwrap_or_default();
+                let paths: Vec<Value> = copy.matchers.iter().map(uri).collect();
+                json!([copy.path_rewrite, paths])
+            });
+            shown.collect()
+        });
+        assert_eq!(copies, expect, "{source} {paths:?}");
+    }
+
+    #[test]
+    fn a_longer_path_extends_the_path_rewrite() {
+        let exact = |path: &str| Text::Exact(path.to_owned());
+        let prefix = |path: &str| Text::Prefix(path.to_owned());
+        let regex = |path: &str| Text::Regex(path.to_owned());
+        let reviews = || json!([{"uri": {"prefix": "/reviews"}}]);
+        let check = |matchers, rewrite, paths: &[Text], expect: Value| {
+            copies(matchers, Some(rewrite), paths, false, Ok(expect));
+        };
+        // `//v2`, as the owner's table forwards `/reviews/v2`.
+        check(
+            reviews(),
+            "/",
+            &[prefix("/reviews/v2")],
+            json!([["//v2", [{"prefix": "/reviews/v2"}]]]),
+        );
+        check(
+            reviews(),
+            "/v1",
+            &[exact("/reviews/v2")],
+            json!([["/v1/v2", [{"exact": "/reviews/v2"}]]]),
+        );
+        check(
+            json!([]),
+            "/v1/",
+            &[prefix("/a")],
+            json!([["/v1/a", [{"prefix": "/a"}]]]),
+        );
+        check(
+            json!([{"uri": {"exact": "/a"}}]),
+            "/b",
+            &[prefix("/")],
+            json!([[null, [{"exact": "/a"}]]]),
+        );
+        check(
+            reviews(),
+            "/v1",
+            &[prefix("/")],
+            json!([[null, [{"prefix": "/reviews"}]]]),
+        );
+        // An empty one rewrites nothing.
+        check(
+            reviews(),
+            "",
+            &[prefix("/reviews/v2")],
+            json!([[null, [{"prefix": "/reviews/v2"}]]]),
+        );
+        copies(
+            reviews(),
+            None,
+            &[prefix("/reviews/v2")],
+            false,
+            Ok(json!([[null, [{"prefix": "/reviews/v2"}]]])),
+        );
+        copies(
+            json!([]),
+            Some("/v1"),
+            &[regex("/a.*")],
+            false,
+            Err(REWRITTEN),
+        );
+        // The first matcher that a request meets decides what is rewritten, so the order of the copies is that of the pairs.
+        let both = json!([{"uri": {"prefix": "/a"}}, {"uri": {"prefix": "/a/b"}}]);
+        check(
+            both,
+            "/r",
+            &[prefix("/a/b/c"), exact("/a/b/c/d")],
+            json!([
+                ["/r/b/c", [{"prefix": "/a/b/c"}]],
+                ["/r/b/c/d", [{"exact": "/a/b/c/d"}]],
+                ["/r/c", [{"prefix": "/a/b/c"}]],
+                ["/r/c/d", [{"exact": "/a/b/c/d"}]],
+            ]),
+        );
+    }
+
+    #[test]
+    fn a_delegated_table_keeps_the_paths_of_its_routes() {
+        let prefix = |path: &str| Text::Prefix(path.to_owned());
+        let reviews = || json!([{"uri": {"prefix": "/shop/reviews"}}]);
+        let check = |matchers, path: &str, expect| {
+            copies(matchers, None, &[prefix(path)], true, expect);
+        };
+        check(
+            reviews(),
+            "/shop",
+            Ok(json!([[null, [{"prefix": "/shop/reviews"}]]])),
+        );
+        check(reviews(), "/cart", Ok(json!([])));
+        check(reviews(), "/shop/reviews/v2", Err(DELEGATED));
+        check(json!([]), "/", Ok(json!([[null, [null]]])));
+        check(json!([]), "/shop", Err(DELEGATED));
+        // Without its most specific path, the copy would be sorted differently.
+        check(
+            json!([{"uri": {"exact": "/a"}}, {"uri": {"prefix": "/shop"}}]),
+            "/shop",
+            Err(DELEGATED),
         );
     }
 }

@@ -22,6 +22,10 @@ pub(crate) struct Policies {
     table: ObjectKey,
     /// Labels of the table, which policies may select.
     table_labels: BTreeMap<String, String>,
+    /// Name of the table's workspace, if Gloo has written it into the status.
+    workspace: Option<String>,
+    /// The destination of routes without destinations.
+    default: Option<DestinationReference>,
     /// The managed routes that the plan may change.
     scope: Scope,
     wanted: Vec<Wanted>,
@@ -55,8 +59,14 @@ pub(crate) struct Mirror {
 }
 
 /// Key of the label that a policy selects.
-pub(crate) fn mirror_label() -> String {
+fn mirror_label() -> String {
     format!("{PREFIX}/mirror")
+}
+
+/// Whether a managed route is a mirror route.
+pub(crate) fn is_mirror(route: &Value) -> bool {
+    let labels = route.get("labels");
+    labels.is_some_and(|labels| labels.get(mirror_label()).is_some())
 }
 
 impl Mirror {
@@ -121,10 +131,16 @@ impl Mirror {
 
 impl Policies {
     pub(crate) fn new(rollout: &ObjectKey, table: &RouteTableDoc, scope: Scope) -> Self {
+        let at = |path| table.raw().pointer(path);
         Self {
             rollout: rollout.clone(),
             table: table.key().clone(),
             table_labels: table.labels().clone(),
+            workspace: at("/status/ownedByWorkspace")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            default: at("/spec/defaultDestination")
+                .and_then(|default| DestinationReference::deserialize(default).ok()),
             scope,
             wanted: Vec::new(),
             has_mirrors: false,
@@ -159,10 +175,11 @@ impl Policies {
         }
         let mut seen: Vec<&Value> = Vec::new();
         for Wanted { policy, route } in &self.wanted {
-            if let Some(other) = self.other(route, live)? {
+            if let Some((other, selects)) = self.other(route, live)? {
                 return Err(refused(Refusal::OtherMirrorPolicy {
                     route: route.name.clone(),
                     policy: other.key().clone(),
+                    selects,
                 }));
             }
             if seen.contains(&policy) {
@@ -179,57 +196,52 @@ impl Policies {
 
     /// Whether a policy belongs to a mirror route in the scope of the plan.
     fn is_ours(&self, policy: &MirrorPolicyDoc) -> bool {
-        let label = |key: &str| policy.labels().get(&format!("{PREFIX}/{key}"));
-        let managed = label("managed-route");
-        belongs_to(policy, &self.rollout)
-            && policy.key().namespace == self.table.namespace
-            && label("route-table") == Some(&label_value(&self.table.name))
+        let managed = policy.labels().get(&format!("{PREFIX}/managed-route"));
+        is_for_table(policy, &self.rollout, &self.table)
             && managed.is_some_and(|managed| self.scope.includes(managed))
     }
 
-    /// Finds a policy that the plugin did not create and that may also apply to `route`.
+    /// Finds a policy that the plugin did not create and that may also apply to `route`, and what it selects of the route.
     fn other<'p>(
         &self,
         route: &HttpRoute,
         live: &'p [MirrorPolicyDoc],
-    ) -> Result<Option<&'p MirrorPolicyDoc>, PlanError> {
+    ) -> Result<Option<(&'p MirrorPolicyDoc, String)>, PlanError> {
         for policy in live {
             if policy.labels().keys().any(|key| key.starts_with(PREFIX)) {
                 continue;
             }
-            let selectors = policy.spec()?.apply_to_routes;
-            let mut applies = selectors
-                .iter()
-                .map(|selector| self.may_select(selector, route));
-            if selectors.is_empty() || applies.any(|applies| applies) {
-                return Ok(Some(policy));
+            let mut selectors = policy.spec()?.apply_to_routes;
+            if selectors.is_empty() {
+                selectors.push(PolicyRouteSelector::default());
+            }
+            let mut selected = selectors.iter();
+            if let Some(selects) = selected.find_map(|it| self.selection(it, route)) {
+                return Ok(Some((policy, selects)));
             }
         }
         Ok(None)
     }
 
-    fn may_select(&self, selector: &PolicyRouteSelector, route: &HttpRoute) -> bool {
+    /// Why a policy may apply to a route; `None` if it does not.
+    fn selection(&self, selector: &PolicyRouteSelector, route: &HttpRoute) -> Option<String> {
         let namespace = &self.table.namespace;
-        let by_label = selector.route.as_ref();
-        let by_label = by_label
-            .map(|route_of| route_of.may_select(&route.labels, &self.table_labels, namespace));
-        let by_destination = selector.with_destinations.as_ref().map(|wanted| {
-            let object = wanted.selector.as_ref();
-            let name = object
-                .map(|object| object.name.as_str())
-                .unwrap_or_default();
-            let forward = route.forward_to.as_ref();
-            let listed = forward.and_then(|to| to.destinations.as_deref());
-            let routes_there = |to: &DestinationReference| {
-                let reference = to.reference.as_ref();
-                reference.is_some_and(|reference| reference.name == name)
-            };
-            // The labels of Services and the default destination are not known here.
-            name.is_empty() || listed.is_none_or(|listed| listed.iter().any(routes_there))
-        });
-        match (by_label, by_destination) {
-            (None, None) => true,
-            (by_label, by_destination) => by_label == Some(true) || by_destination == Some(true),
+        match (&selector.route, &selector.with_destinations) {
+            (None, None) => Some("every route".to_owned()),
+            (Some(labels), _) => {
+                let workspace = self.workspace.as_deref().unwrap_or(&labels.workspace);
+                let is_elsewhere = !labels.workspace.is_empty() && labels.workspace != workspace;
+                let selects = labels.may_select(&route.labels, &self.table_labels, namespace);
+                (selects && !is_elsewhere).then(|| "its labels".to_owned())
+            }
+            (None, Some(wanted)) => {
+                let forward = route.forward_to.as_ref()?;
+                let listed = forward.destinations.as_deref().unwrap_or_default();
+                let default = self.default.iter().filter(|_| listed.is_empty());
+                let mut destinations = listed.iter().chain(default);
+                let selected = destinations.find(|to| wanted.may_select(to, namespace))?;
+                Some(format!("its destination {selected}"))
+            }
         }
     }
 }
@@ -240,6 +252,14 @@ pub fn belongs_to(policy: &MirrorPolicyDoc, rollout: &ObjectKey) -> bool {
     labels
         .iter()
         .all(|(key, value)| policy.labels().get(key) == Some(value))
+}
+
+/// Whether a policy was created for the mirror routes of a Rollout in one table.
+pub fn is_for_table(policy: &MirrorPolicyDoc, rollout: &ObjectKey, table: &ObjectKey) -> bool {
+    let label = policy.labels().get(&format!("{PREFIX}/route-table"));
+    belongs_to(policy, rollout)
+        && policy.key().namespace == table.namespace
+        && label == Some(&label_value(&table.name))
 }
 
 fn is_named(policy: &MirrorPolicyDoc, object: &Value) -> bool {

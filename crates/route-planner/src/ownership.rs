@@ -60,6 +60,7 @@ pub(crate) struct Ownership {
 pub(crate) enum Scope {
     All,
     Named(Vec<String>),
+    Except(Vec<String>),
 }
 
 impl Scope {
@@ -67,6 +68,7 @@ impl Scope {
         match self {
             Self::All => true,
             Self::Named(names) => names.iter().any(|name| name == managed),
+            Self::Except(names) => names.iter().all(|name| name != managed),
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::config::PluginConfig;
 use crate::error::{PlanError, Refusal};
-use crate::intent::{Intent, IntentKind, ManagedRoute, WeightSplit};
+use crate::intent::{Intent, IntentKind, ManagedRoute, ManagedRouteUpdate, WeightSplit};
 use crate::limits;
 use crate::managed_routes::{self, ManagedRoutePlan};
 use crate::ownership::{Owner, Ownership};
@@ -84,20 +84,21 @@ fn set_weight(
     let refused = |refusal| intent.refused(table, refusal);
     let state = TableState::new(config, intent, table, records)?;
     let mut weights = plan_weights(&state, split, growth).map_err(refused)?;
-    let is_withheld = growth == CanaryGrowth::Withheld && !intent.managed.in_force.is_empty();
-    let managed = match managed_routes::reconcile(&state, &weights.targets) {
+    let update = match (growth, intent.managed.update) {
         // Inserting a managed route would send more requests to the canary.
-        Ok(_) if is_withheld && !intent.managed.is_ending => {
-            ManagedRoutePlan::untouched(intent, table)
-        }
-        Ok(managed) => managed,
-        Err(refusal) => {
-            if !weights.left.contains(&refusal) {
-                weights.left.push(refusal);
-            }
-            ManagedRoutePlan::untouched(intent, table)
-        }
+        (CanaryGrowth::Withheld, ManagedRouteUpdate::AsPlanned) => ManagedRouteUpdate::KeepExisting,
+        (_, update) => update,
     };
+    let managed = managed_routes::reconcile(&state, &weights.targets, update);
+    let managed = managed.or_else(|refusal| {
+        if !weights.left.contains(&refusal) {
+            weights.left.push(refusal);
+        }
+        let update = ManagedRouteUpdate::KeepExisting;
+        managed_routes::reconcile(&state, &weights.targets, update)
+    });
+    let managed = managed.map_err(refused)?;
+    weights.left.extend(managed.left.iter().cloned());
     let is_refused = !weights.left.is_empty() && weights.grows && growth == CanaryGrowth::Allowed;
     if is_refused && let Some(refusal) = weights.left.first() {
         return Err(refused(refusal.clone()));

@@ -191,8 +191,9 @@ impl<'a> WeightPlan<'a> {
                 }
             }
             Relation::SplitByOther(rollout) => {
-                let managed = &request.intent.managed;
-                if request.is_rest() && (managed.in_force.is_empty() || managed.is_ending) {
+                let inserts_any =
+                    growth == CanaryGrowth::Allowed && request.intent.managed.inserts_any();
+                if request.is_rest() && !inserts_any {
                     self.routes_to_rollout = true;
                     return None;
                 }

@@ -18,6 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::world::Subject;
+use crate::report::{Observer, Report};
 use crate::{GlooRouter, Policy};
 
 /// Placeholder for the hash of Pods that do not exist yet.
@@ -287,6 +288,26 @@ fn describe(step: &Value) -> String {
 pub(super) struct Trial {
     router: GlooRouter<MemoryRouteStore>,
     warnings: Warnings,
+    deferred: Arc<DeferredError>,
+}
+
+/// The last error of a call about managed routes, which the plugin does not return to the controller: SetWeight of the same
+/// reconcile tries the call again and returns the error.
+#[derive(Default)]
+struct DeferredError(Mutex<Option<String>>);
+
+impl DeferredError {
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for DeferredError {
+    fn observe(&self, report: &Report) {
+        if let Report::ManagedRoutesFailed { error, .. } = report {
+            *self.lock() = Some(error.clone());
+        }
+    }
 }
 
 /// The outcome of one call.
@@ -300,9 +321,12 @@ pub(super) struct Outcome {
 
 impl Trial {
     pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy) -> Self {
+        let deferred = Arc::<DeferredError>::default();
+        let observer = Arc::clone(&deferred) as Arc<dyn Observer>;
         Self {
-            router: GlooRouter::new(Arc::clone(store), policy),
+            router: GlooRouter::new(Arc::clone(store), policy).with_observer(observer),
             warnings: Warnings::default(),
+            deferred,
         }
     }
 
@@ -312,9 +336,10 @@ impl Trial {
         drop(listening);
         let mut warnings = mem::take(&mut *self.warnings.lines());
         warnings.dedup();
+        let returned = made.err().map(|error| error_chain(error.as_error()));
         Outcome {
             warnings,
-            error: made.err().map(|error| error_chain(error.as_error())),
+            error: returned.or(self.deferred.lock().take()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::{Context as _, bail};
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
-use route_planner::{Plan, belongs_to, marked, restore};
+use route_planner::{Plan, belongs_to, is_for_table, marked, restore};
 use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
 
@@ -160,11 +160,15 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
             after,
         });
     }
-    if existence != Existence::Exists {
-        let policies = world::policies(tables).await?;
-        let left = policies.into_iter().filter(|it| belongs_to(it, &mark));
-        work.policies.extend(left);
-    }
+    let is_left = |policy: &MirrorPolicyDoc| match existence {
+        Existence::Exists => {
+            let mut tables = work.changes.iter().map(|change| &change.plan.table);
+            tables.any(|table| is_for_table(policy, &mark, table))
+        }
+        Existence::Gone | Existence::Unknown => belongs_to(policy, &mark),
+    };
+    let policies = world::policies(tables).await?;
+    work.policies = policies.into_iter().filter(is_left).collect();
     Ok(work)
 }
 

@@ -19,7 +19,7 @@ use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
 use super::passes::{Trial, Update};
 use super::simulate::{End, run_update};
 use super::world::{Source, Subject};
-use crate::from_rpc;
+use crate::{error::ShiftError, from_rpc};
 
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
 ///
@@ -189,16 +189,18 @@ async fn rollout_problems(
     subject: &Subject,
     store: &Arc<MemoryRouteStore>,
 ) -> anyhow::Result<Vec<Problem>> {
-    let mut problems = block_problems(source, manifest, subject);
-    problems.extend(step_problems(manifest, subject));
-    if !problems.is_empty() {
-        return Ok(problems);
-    }
     let label = format!("Rollout {}", subject.key);
     let spot = manifest.spot(&block_path(source, &subject.api));
-    let config = match from_rpc::config(&source.policy(), &subject.rollout, &subject.key) {
-        Ok(config) => config,
-        Err(error) => return Ok(vec![Problem::error(spot, error_chain(&error))]),
+    let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
+    let mut problems = block_problems(source, manifest, subject);
+    problems.extend(step_problems(manifest, subject));
+    if let Err(error) = &config
+        && (problems.is_empty() || is_of_several_blocks(error))
+    {
+        problems.push(Problem::error(spot.clone(), error_chain(error)));
+    }
+    let Some(config) = config.ok().filter(|_| problems.is_empty()) else {
+        return Ok(problems);
     };
     if source.is_live() {
         source.copy_tables(subject, store).await?;
@@ -383,11 +385,17 @@ fn block_path(source: &Source, api: &Value) -> Vec<Step> {
     at
 }
 
+/// Whether a Rollout has several blocks of the plugin, of which only the first is checked.
+fn is_of_several_blocks(error: &ShiftError) -> bool {
+    matches!(error, ShiftError::Config(error) if matches!(error.problem, ConfigProblem::SeveralPlugins(..)))
+}
+
 fn config_path(problem: &ConfigProblem) -> Option<&str> {
     match problem {
         ConfigProblem::Key(problem) => Some(problem.path()),
         ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
         ConfigProblem::MissingPlugin { .. }
+        | ConfigProblem::SeveralPlugins(..)
         | ConfigProblem::Json(_)
         | ConfigProblem::NoSelector => None,
     }

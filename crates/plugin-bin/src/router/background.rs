@@ -6,9 +6,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::Rollout;
-use route_planner::{Plan, belongs_to, involved, is_rest, plan, plan_toward_stable, restore};
+use route_planner::{
+    Plan, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
+};
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -200,7 +202,7 @@ impl<S: Store> GlooRouter<S> {
         let (config, intent) = (&request.config, &request.intent);
         let planned = match plan(config, intent, table) {
             Ok(plan) if is_complete || !plan.grows() => Ok(plan),
-            _ => plan_toward_stable(config, &request.without_new_routes().intent, table),
+            _ => plan_toward_stable(config, intent, table),
         };
         match planned {
             Ok(plan) if !self.moves(&plan) => Drift::None,
@@ -455,8 +457,13 @@ impl<S: Store> GlooRouter<S> {
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
             read => read?,
         };
+        // A Rollout that only deselected this table may mirror requests of others.
+        let is_left = |policy: &&MirrorPolicyDoc| match why {
+            Orphanage::Deselected => is_for_table(policy, &mark, table),
+            _ => belongs_to(policy, &mark),
+        };
         // A policy is deleted before its routes.
-        for policy in policies.iter().filter(|it| belongs_to(it, &mark)) {
+        for policy in policies.iter().filter(is_left) {
             match self.store.delete_policy(policy).await {
                 Ok(()) | Err(StoreError::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),

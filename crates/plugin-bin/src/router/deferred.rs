@@ -84,7 +84,10 @@ impl GlooRouter<CachedRouteStore> {
         self.check_deferred().await;
         loop {
             match changes.recv().await {
-                Ok(change) if change.kind == ChangeKind::Deleted => self.memory.forget(&change.key),
+                Ok(change) if change.kind == ChangeKind::Deleted => {
+                    self.memory.forget(&change.key);
+                    self.background().standing().forget(&change.key);
+                }
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => self.forget_deleted(),
                 Err(RecvError::Closed) => return,
@@ -97,6 +100,8 @@ impl GlooRouter<CachedRouteStore> {
         let rollouts = self.store.rollouts();
         if rollouts.check(None, route_store::FRESH).is_ok() {
             self.memory.retain(|key| rollouts.get(key).is_some());
+            let mut standing = self.background().standing();
+            standing.retain(|key| rollouts.get(key).is_some());
         }
     }
 

@@ -49,15 +49,6 @@ pub(super) enum Retries {
     Never,
 }
 
-/// Plans a table so that no more traffic moves to the canary.
-pub(super) fn plan_again_toward_stable(
-    request: &Request,
-    table: &RouteTableDoc,
-) -> Result<Plan, PlanError> {
-    let request = request.without_new_routes();
-    plan_toward_stable(&request.config, &request.intent, table)
-}
-
 /// Whether a plan moves traffic or copies of it. `live` are the existing MirrorPolicies.
 pub(super) fn moves(plan: &Plan, live: &[MirrorPolicyDoc]) -> bool {
     let changes = plan.policy_changes(live);
@@ -155,14 +146,13 @@ pub(super) fn decide<'t>(
     }
 }
 
-/// Plans the part of the request that moves no more traffic to the canary: shares shrink, existing managed routes follow
-/// them, and missing ones are not restored.
+/// Plans the part of the request that moves no more traffic to the canary: shares shrink, and managed routes that exist stay.
 pub(super) fn toward_stable(
     request: &Request,
     table: &RouteTableDoc,
     live: &LivePolicies,
 ) -> Result<Write, PlanError> {
-    let plan = plan_again_toward_stable(request, table)?;
+    let plan = plan_toward_stable(&request.config, &request.intent, table)?;
     let with_policies = matches!(check_policies(plan.clone(), live), Ok(Some(_)));
     Ok(Write::toward_stable(plan, with_policies))
 }
@@ -214,7 +204,7 @@ impl Write {
         if self.may_grow {
             plan(&request.config, &request.intent, table)
         } else {
-            plan_again_toward_stable(request, table)
+            plan_toward_stable(&request.config, &request.intent, table)
         }
     }
 }

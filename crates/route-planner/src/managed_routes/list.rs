@@ -18,7 +18,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use crate::mirror_policy::Mirror;
+use super::set_destinations;
+use crate::destinations::DestinationList;
+use crate::mirror_policy::{Mirror, is_mirror};
 use crate::ownership::{Owner, Ownership, label_value};
 use crate::plan::Edit;
 
@@ -45,6 +47,8 @@ pub(super) struct RouteCopy {
     pub(super) managed: String,
     /// Position of the source.
     pub(super) source: usize,
+    /// Whether it is inserted before all routes instead of before its source.
+    pub(super) is_top: bool,
     pub(super) route: Map<String, Value>,
     pub(super) mirror: Option<Mirror>,
 }
@@ -52,8 +56,8 @@ pub(super) struct RouteCopy {
 /// A route that the table's owner wrote, and the managed routes in front of it.
 #[derive(Default)]
 struct Group {
-    /// Positions of managed routes of other Rollouts.
-    others: Vec<(usize, Owner)>,
+    /// Managed routes of other Rollouts.
+    others: Vec<OtherRoute>,
     ours: Vec<OwnRoute>,
     /// Route names of the managed routes that are replaced, by the label value of the managed route.
     replaced: HashMap<String, VecDeque<String>>,
@@ -68,10 +72,20 @@ struct OwnRoute {
     route: Value,
 }
 
+/// A managed route of another Rollout.
+struct OtherRoute {
+    /// Its position before the change.
+    index: usize,
+    owner: Owner,
+    is_mirror: bool,
+    /// The whole new route; `None` leaves it unchanged.
+    changed: Option<Value>,
+}
+
 /// One entry of the new list.
 enum Entry {
-    /// A route of the owner or of another Rollout, by its position before the change.
-    Fixed(usize),
+    /// A route of the owner or of another Rollout, by its position before the change, and the whole new route if it changes.
+    Fixed(usize, Option<Value>),
     /// A managed route of this Rollout.
     Own(Value),
 }
@@ -109,7 +123,12 @@ impl<'a> RouteList<'a> {
                     rank: list.rank(&at.managed),
                     route: route.clone(),
                 }),
-                Some(at) => group.others.push((index, at.owner)),
+                Some(at) => group.others.push(OtherRoute {
+                    index,
+                    owner: at.owner,
+                    is_mirror: is_mirror(route),
+                    changed: None,
+                }),
                 None => {
                     group.base = Some(index);
                     list.group_of.insert(index, list.groups.len());
@@ -122,34 +141,53 @@ impl<'a> RouteList<'a> {
         list
     }
 
-    /// Inserts each copy before its source, or all copies before all routes, and gives each a unique name. Returns the
-    /// mirror routes.
-    pub(super) fn insert(
-        &mut self,
-        copies: Vec<RouteCopy>,
-        is_top: bool,
-    ) -> Vec<(Mirror, Map<String, Value>)> {
+    /// Gives the mirror routes of all Rollouts the new lists of their sources, by the position of the source. Returns the
+    /// positions of mirror routes whose destinations are neither new nor those of the route that they precede.
+    pub(super) fn follow(&mut self, lists: &HashMap<usize, &DestinationList<'_>>) -> Vec<usize> {
+        let http = self.http;
+        let mut strays = Vec::new();
+        for group in &mut self.groups {
+            let list = group.base.and_then(|base| lists.get(&base));
+            let base = group.base.and_then(|base| http.get(base));
+            for mirror in group.others.iter_mut().filter(|it| it.is_mirror) {
+                let Some(route) = http.get(mirror.index) else {
+                    continue;
+                };
+                match list {
+                    Some(list) => mirror.changed = following(route, list),
+                    None if base.map(destinations) == Some(destinations(route)) => {}
+                    None => strays.push(mirror.index),
+                }
+            }
+            for ours in group.ours.iter_mut().filter(|it| is_mirror(&it.route)) {
+                if let Some(new) = list.and_then(|list| following(&ours.route, list)) {
+                    ours.route = new;
+                }
+            }
+        }
+        strays
+    }
+
+    /// Inserts each copy before its source, or before all routes, and gives each a unique name. Returns the mirror routes.
+    pub(super) fn insert(&mut self, copies: Vec<RouteCopy>) -> Vec<(Mirror, Map<String, Value>)> {
         let mut mirrored = Vec::new();
         let mut named = Vec::new();
-        for copy in copies {
-            let group = if is_top {
-                Some(0)
-            } else {
-                self.group_of.get(&copy.source).copied()
+        // A managed route keeps its name, since metrics are distinguished by it. If there were more of this managed route in
+        // the group, the names of those closest to the source are kept.
+        for copy in copies.into_iter().rev() {
+            let group = match copy.is_top {
+                true => Some(0),
+                false => self.group_of.get(&copy.source).copied(),
             };
             let Some(group) = group else { continue };
             let managed = label_value(&copy.managed);
-            // A managed route keeps its name, since metrics are distinguished by it. If there were two of this managed route
-            // before the source, the name of the one closer to the source is kept.
             let held = self.groups.get_mut(group);
             let held = held.and_then(|group| group.replaced.get_mut(&managed));
-            let name = held.and_then(|names| match is_top {
-                true => names.pop_front(),
-                false => names.pop_back(),
-            });
+            let name = held.and_then(VecDeque::pop_back);
             let name = name.filter(|name| self.taken.insert(name.clone()));
             named.push((copy, group, managed, name));
         }
+        named.reverse();
         for (copy, group, managed, name) in named {
             let name = name.unwrap_or_else(|| self.new_name(&copy.managed));
             let rank = self.rank(&managed);
@@ -199,22 +237,42 @@ impl<'a> RouteList<'a> {
     fn entries(self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.http.len());
         for mut group in self.groups {
-            // The Rollouts that manage routes before one base are sorted.
-            let is_before = |(_, other): &&(usize, Owner)| other < self.owner;
-            let split = group.others.iter().take_while(is_before).count();
-            let (before, after) = group.others.split_at(split);
-            let fixed = |(index, _): &(usize, Owner)| Entry::Fixed(*index);
             group.ours.sort_by_key(|ours| ours.rank);
-            entries.extend(before.iter().map(fixed));
-            entries.extend(group.ours.into_iter().map(|ours| Entry::Own(ours.route)));
-            entries.extend(after.iter().map(fixed));
-            entries.extend(group.base.map(Entry::Fixed));
+            let mut others = group.others.into_iter().peekable();
+            for ours in group.ours {
+                // A mirror route must not take the requests that a header route of another Rollout names. Among routes of
+                // the same kind, the Rollouts are sorted.
+                let is_header = !is_mirror(&ours.route);
+                let is_before = |other: &OtherRoute| match (other.is_mirror, is_header) {
+                    (true, true) => false,
+                    (false, false) => true,
+                    _ => other.owner < *self.owner,
+                };
+                while let Some(other) = others.next_if(is_before) {
+                    entries.push(Entry::Fixed(other.index, other.changed));
+                }
+                entries.push(Entry::Own(ours.route));
+            }
+            entries.extend(others.map(|other| Entry::Fixed(other.index, other.changed)));
+            entries.extend(group.base.map(|base| Entry::Fixed(base, None)));
         }
         entries
     }
 }
 
-fn name_of(route: &Value) -> &str {
+/// The JSON of a route's destinations.
+fn destinations(route: &Value) -> Option<&Value> {
+    route.get("forwardTo")?.get("destinations")
+}
+
+/// The mirror route with the new list of its source; `None` if it has that list.
+fn following(route: &Value, list: &DestinationList<'_>) -> Option<Value> {
+    let mut new = route.clone();
+    set_destinations(new.get_mut("forwardTo")?.as_object_mut()?, list);
+    (new != *route).then_some(new)
+}
+
+pub(super) fn name_of(route: &Value) -> &str {
     let name = route.get("name").and_then(Value::as_str);
     name.unwrap_or_default()
 }
@@ -226,7 +284,7 @@ fn name_of(route: &Value) -> &str {
 fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
     let mut is_fixed = vec![false; http.len()];
     for entry in &target {
-        if let Entry::Fixed(at) = entry
+        if let Entry::Fixed(at, _) = entry
             && let Some(fixed) = is_fixed.get_mut(*at)
         {
             *fixed = true;
@@ -241,10 +299,18 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
     let mut read_to = 0;
     for (index, entry) in target.into_iter().enumerate() {
         let value = match entry {
-            Entry::Fixed(at) => {
+            Entry::Fixed(at, changed) => {
                 next = at + 1;
                 read_to = next;
                 between.clear();
+                if let (Some(value), Some(expect)) = (changed, http.get(at)) {
+                    replaced.push(Edit::ReplaceRoute {
+                        index: at,
+                        name: name_of(expect).to_owned(),
+                        expect: expect.clone(),
+                        value,
+                    });
+                }
                 continue;
             }
             Entry::Own(value) => value,

@@ -148,32 +148,76 @@ fn without_mirror_routes_policies_are_not_read() {
     assert!(!planned(&table, table::weight(25, 100, vec![])).needs_policies());
 }
 
-#[test]
-fn a_foreign_policy_for_the_same_route_is_an_error() {
+/// Checks what a foreign policy with these selectors selects of the mirror route; `None` if the policy does not prevent it.
+#[track_caller]
+fn check_foreign(selectors: Value, expect: Option<&str>) {
     let plan = mirrored(&table(), &get(None));
-    for applies in [
-        json!({}),
-        json!({"applyToRoutes": [{}]}),
-        json!({"applyToRoutes": [{"route": {"labels": {"team": "b"}}}, {"route": {"labels": {"team": "a"}}}]}),
-        json!({"applyToRoutes": [{"route": {"namespace": "mesh"}}]}),
-        json!({"applyToRoutes": [{"withDestinations": {"selector": {"name": "legacy"}}}]}),
-        json!({"applyToRoutes": [{"withDestinations": {"selector": {"labels": {"app": "legacy"}}}}]}),
-    ] {
-        let error = plan
-            .policy_changes(&[foreign(applies)])
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "RouteTable mesh/shop: route mir would be mirrored by MirrorPolicy team/theirs too: \
+    let changes = plan.policy_changes(&[foreign(json!({"applyToRoutes": selectors}))]);
+    let expect = match expect {
+        None => Ok(1),
+        Some(selects) => Err(format!(
+            "RouteTable mesh/shop: route mir would be mirrored by MirrorPolicy team/theirs too, which selects {selects}: \
              change the selector of that policy, or remove the step (Rollout shop/reviews)"
-        );
-    }
-    for unrelated in [
-        json!({"applyToRoutes": [{"route": {"labels": {"team": "b"}}}]}),
-        json!({"applyToRoutes": [{"route": {"labels": {"team": "a"}, "namespace": "other"}}]}),
-        json!({"applyToRoutes": [{"withDestinations": {"selector": {"name": "ratings"}}}]}),
-    ] {
-        assert_eq!(plan.policy_changes(&[foreign(unrelated)]).unwrap().len(), 1);
-    }
+        )),
+    };
+    let changes = changes.map(|changes| changes.len());
+    assert_eq!(changes.map_err(|error| error.to_string()), expect);
+}
+
+#[test]
+fn a_foreign_policy_that_selects_routes_by_label() {
+    check_foreign(json!([]), Some("every route"));
+    check_foreign(json!([{}]), Some("every route"));
+    let labels = |team: &str| json!({"route": {"labels": {"team": team}}});
+    check_foreign(json!([labels("b"), labels("a")]), Some("its labels"));
+    check_foreign(
+        json!([{"route": {"namespace": "mesh"}}]),
+        Some("its labels"),
+    );
+    check_foreign(json!([labels("b")]), None);
+    check_foreign(
+        json!([{"route": {"labels": {"team": "a"}, "namespace": "other"}}]),
+        None,
+    );
+    // The table's workspace is not known without a status.
+    check_foreign(
+        json!([{"route": {"workspace": "prod"}}]),
+        Some("its labels"),
+    );
+}
+
+#[test]
+fn a_foreign_policy_that_selects_routes_by_destination() {
+    let check = |selector: Value, kind: &str, expect| {
+        let wanted = json!({"selector": selector, "kind": kind});
+        check_foreign(json!([{"withDestinations": wanted}]), expect);
+    };
+    let legacy = Some("its destination SERVICE shop/legacy");
+    let stable = Some("its destination SERVICE shop/reviews");
+    check(json!({"name": "legacy"}), "SERVICE", legacy);
+    check(
+        json!({"name": "legacy", "namespace": "shop"}),
+        "SERVICE",
+        legacy,
+    );
+    check(
+        json!({"name": "legacy", "namespace": "prod"}),
+        "SERVICE",
+        None,
+    );
+    check(json!({"name": "legacy"}), "VIRTUAL_DESTINATION", None);
+    check(json!({"name": "ratings"}), "SERVICE", None);
+    // Labels and the cluster of the Service are not known.
+    check(json!({"labels": {"app": "legacy"}}), "SERVICE", stable);
+    check(
+        json!({"labels": {"app": "x"}, "namespace": "prod"}),
+        "SERVICE",
+        None,
+    );
+    check(
+        json!({"name": "reviews", "cluster": "east"}),
+        "SERVICE",
+        stable,
+    );
+    check_foreign(json!([{"withDestinations": {}}]), stable);
 }

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use route_planner::{
     ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoute,
-    ManagedRoutes, MirrorRoute, PluginConfig, PodHashes, RequestMatch, ServicePair, TextMatch,
-    observe, plan,
+    ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PluginConfig, PodHashes, RequestMatch,
+    ServicePair, TextMatch, observe, plan,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ struct Call {
     swapped: bool,
     /// The managed routes that SetWeight reconciles.
     in_force: Vec<ManagedRoute>,
-    is_ending: bool,
+    update: ManagedRouteUpdate,
     /// A call for managed routes instead of SetWeight.
     managed: Option<IntentKind>,
 }
@@ -65,6 +65,11 @@ fn managed_route() -> impl Strategy<Value = ManagedRoute> {
 }
 
 const ORDER: [&str; 3] = ["hdr-2", "a", "hdr"];
+const UPDATES: [ManagedRouteUpdate; 3] = [
+    ManagedRouteUpdate::AsPlanned,
+    ManagedRouteUpdate::KeepExisting,
+    ManagedRouteUpdate::RemoveAll,
+];
 
 fn call() -> impl Strategy<Value = Call> {
     let rollout = select(vec!["shop/reviews", "shop/reviews", "shop/ratings"]);
@@ -79,14 +84,14 @@ fn call() -> impl Strategy<Value = Call> {
         0..=110_i32,
         additional,
         any::<bool>(),
-        (vec(managed_route(), 0..3), any::<bool>()),
+        (vec(managed_route(), 0..3), select(UPDATES.to_vec())),
         option::of(prop_oneof![
             3 => managed_route().prop_map(IntentKind::SetManagedRoute),
             1 => Just(IntentKind::RemoveManagedRoutes),
         ]),
     )
         .prop_map(
-            |(rollout, max, percent, additional, swapped, (mut in_force, is_ending), managed)| {
+            |(rollout, max, percent, additional, swapped, (mut in_force, update), managed)| {
                 Call {
                     swapped,
                     in_force: {
@@ -96,7 +101,7 @@ fn call() -> impl Strategy<Value = Call> {
                         in_force.dedup_by(|a, b| a.name() == b.name());
                         in_force
                     },
-                    is_ending,
+                    update,
                     managed,
                     rollout,
                     desired: max * percent / 100,
@@ -374,7 +379,7 @@ proptest! {
             }
             let mut intent = table::intent(call.rollout, call.desired, call.max, call.additional.clone());
             let order = ORDER.map(str::to_owned).to_vec();
-            intent.managed = ManagedRoutes { order, in_force: call.in_force.clone(), is_ending: call.is_ending };
+            intent.managed = ManagedRoutes { order, in_force: call.in_force.clone(), update: call.update };
             let is_about_weight = call.managed.is_none();
             intent.kind = call.managed.clone().unwrap_or(intent.kind);
             if setup == Setup::Pods {

@@ -1,7 +1,7 @@
 //! Tables of Rollouts that were deleted during an update.
 
 use gloo_types::ObjectKey;
-use route_planner::{IntentKind, ManagedRoutes, Warning, at_rest, involved};
+use route_planner::{IntentKind, ManagedRouteUpdate, ManagedRoutes, Warning, at_rest, involved};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table, header_route};
@@ -37,7 +37,7 @@ fn add_header_route(table: &mut Table, rollout: &str, weight: i32) {
     intent.managed = ManagedRoutes {
         order: vec!["hdr".into()],
         in_force: vec![route.clone()],
-        is_ending: false,
+        update: ManagedRouteUpdate::AsPlanned,
     };
     intent.kind = IntentKind::SetManagedRoute(route);
     table.apply(&intent).unwrap();
