@@ -668,6 +668,47 @@ async fn a_table_that_is_no_longer_selected_is_restored_when_another_one_has_the
     assert_eq!(fixture.shares(), [100]);
 }
 
+/// The Rollout mirrors requests of both tables, and then selects only one of them.
+#[tokio::test(start_paused = true)]
+async fn a_table_that_is_no_longer_selected_loses_only_its_own_mirror_policies() {
+    let plugins = "/spec/strategy/canary/trafficRouting/plugins";
+    let selecting = |names: &[&str]| {
+        let block = json!({"routeTableSelector": {"names": names, "namespace": "mesh"}});
+        with(mirroring(), plugins, json!({PLUGIN: block}))
+    };
+    let fixture = Fixture::with(owners(), selecting(&["web", "other"])).await;
+    let store = &fixture.world.store;
+    let other = with(owners(), "/metadata/name", json!("other"));
+    store.put(other).unwrap();
+    let rollout: Rollout = serde_json::from_value(selecting(&["web", "other"])).unwrap();
+    let step = rollout.steps()[1].set_mirror_route.clone().unwrap();
+    let set = fixture.router.set_mirror_route(&rollout, &step);
+    set.await.unwrap();
+    assert_eq!(store.policies().await.unwrap().len(), 2);
+
+    // A new process does not remember which tables were selected.
+    let split = store.tables().unwrap();
+    let policies = store.policies().await.unwrap();
+    let fixture = Fixture::with(owners(), selecting(&["other"])).await;
+    let store = &fixture.world.store;
+    for table in split {
+        store.put(table.into_raw()).unwrap();
+    }
+    for policy in policies {
+        store.put_policy(policy.into_raw()).unwrap();
+    }
+    "other".clone_into(&mut fixture.world.selected.lock().unwrap());
+    fixture.set_weight(&selecting(&["other"]), 25).await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.shares(), [100]);
+    let left = store.policies().await.unwrap();
+    let tables: Vec<&str> = left
+        .iter()
+        .map(|policy| &*policy.labels()["rollouts-plugin-trafficrouter-glooplatform/route-table"])
+        .collect();
+    assert_eq!(tables, ["other"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_table_with_an_unreadable_annotation_is_not_changed() {
     let fixture = Fixture::at_25().await;

@@ -317,6 +317,8 @@ pub(super) struct Outcome {
     pub(super) warnings: Vec<String>,
     /// Why the call was refused.
     pub(super) error: Option<String>,
+    /// Why a call about managed routes failed, which SetWeight of the same reconcile returns as its error.
+    pub(super) deferred: Option<String>,
 }
 
 impl Trial {
@@ -336,10 +338,10 @@ impl Trial {
         drop(listening);
         let mut warnings = mem::take(&mut *self.warnings.lines());
         warnings.dedup();
-        let returned = made.err().map(|error| error_chain(error.as_error()));
         Outcome {
             warnings,
-            error: returned.or(self.deferred.lock().take()),
+            error: made.err().map(|error| error_chain(error.as_error())),
+            deferred: self.deferred.lock().take(),
         }
     }
 }

@@ -117,12 +117,15 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         changes: Vec::new(),
     };
     let pass = args.pass(&update)?;
+    let mut deferred = None;
     for call in &pass.calls {
         let outcome = trial.call(&pass.rollout, call).await;
         report.calls.push(call.to_string());
         report.warnings.extend(outcome.warnings);
         report.refused = report.refused.or(outcome.error);
+        deferred = deferred.or(outcome.deferred);
     }
+    report.refused = report.refused.or(deferred);
     report.changes = changes(&store, &before, &objects(&store).await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,

@@ -475,6 +475,11 @@ fn the_block_is_found_under_any_accepted_name() {
     let others = plugins(&["other/plugin", "solo-io/glooedge"]);
     assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
     assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
+    // An administrator may name a default again.
+    let twice = ["solo-io/glooplatform", "solo-io/glooplatform"];
+    PluginConfig::for_rollout(&plugins(&twice), &twice, &rollout, &[]).unwrap();
+    let several = plugins(&accepted);
+    assert_snapshot!(PluginConfig::for_rollout(&several, &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has solo-io/glooplatform and solo-io/glooplatformAPI, which are both names of this plugin: keep one of them");
 }
 
 /// No key accepts a boolean, so each key that is read returns an error with its path for `true`.

@@ -465,6 +465,20 @@ async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_watched() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_standing_intent_of_a_rollout_deleted_in_an_update_is_dropped() {
+    let world = World::new().await;
+    world.api.put("rollouts", mirrored());
+    sleep(Duration::from_secs(1)).await;
+    world.set_weight(&updating(), 25).await.unwrap();
+    let key = ObjectKey::new("shop", "web");
+    let intents = || world.router.background().standing().rollouts();
+    assert_eq!(intents(), [key.clone()]);
+    world.api.delete("rollouts", &key);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(intents(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn d_10_cached_state_is_dropped_with_its_object() {
     let world = World::new().await;
     let size = world.store.rollouts().status().bytes;
