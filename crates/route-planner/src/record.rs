@@ -19,8 +19,6 @@
 //! `routes` holds the name of a route, its position among the owner's routes, a hash of its matchers, and the index of its
 //! split. That keeps an ordinary route below 80 bytes; all annotations of an object share 256 KiB.
 //!
-//! Version 1 of the format stored the whole split with each route. It is still read.
-//!
 //! An annotation that cannot be decoded is never rewritten: a person may still be able to read the originals in it.
 
 use std::collections::HashMap;
@@ -183,7 +181,7 @@ impl Serialize for Original {
     }
 }
 
-/// A 64-bit hash, stored in hexadecimal digits; 0 if it is not known.
+/// A 64-bit hash, stored in hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Hash(u64);
@@ -232,7 +230,7 @@ impl Annotation {
     /// Decodes the annotation of a table; empty if the table has none.
     ///
     /// # Errors
-    /// Returns `Err` if the annotation is not JSON of this format, or of a newer version.
+    /// Returns `Err` if the annotation is not JSON of this format and version.
     pub(crate) fn read(table: &RouteTableDoc) -> Result<Self, Refusal> {
         let Some(text) = table
             .annotations()
@@ -240,15 +238,11 @@ impl Annotation {
         else {
             return Ok(Self::default());
         };
-        let mut annotation: Self = serde_json::from_str(text).map_err(unreadable)?;
-        if annotation.version != version_1::FORMAT && annotation.version != FORMAT {
-            return Err(unreadable(format!(
-                "version {} is newer than {FORMAT}",
-                annotation.version
-            )));
+        let annotation: Self = serde_json::from_str(text).map_err(unreadable)?;
+        match annotation.version {
+            FORMAT => Ok(annotation),
+            other => Err(unreadable(format!("its version is {other}, not {FORMAT}"))),
         }
-        annotation.version = FORMAT;
-        Ok(annotation)
     }
 
     /// The Rollouts that have a record, as `namespace/name`.
@@ -264,11 +258,7 @@ impl Annotation {
         let Some(record) = self.rollouts.get(rollout) else {
             return Ok(Record::default());
         };
-        let record = if record.get("splits").is_some() {
-            Record::deserialize(record).map_err(unreadable)?
-        } else {
-            version_1::read(record).map_err(unreadable)?
-        };
+        let record = Record::deserialize(record).map_err(unreadable)?;
         let is_known = |route: &RouteEntry| route.split < record.splits.len();
         if !record.routes.iter().all(is_known) {
             return Err(unreadable("a route without its split"));
@@ -509,100 +499,5 @@ fn unreadable(reason: impl ToString) -> Refusal {
     Refusal::Record {
         annotation: ANNOTATION,
         reason: reason.to_string(),
-    }
-}
-
-/// Version 1 of the format.
-mod version_1 {
-    use super::{
-        Deserialize, DestinationId, Distinction, Hash, ListForm, Original, Protocol, Record,
-        RouteEntry, Split, StableInList, Value,
-    };
-
-    pub(super) const FORMAT: u32 = 1;
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Rollout {
-        #[serde(default)]
-        routes: Vec<Route>,
-    }
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Route {
-        route: Key,
-        share: u32,
-        #[serde(default)]
-        originals: Vec<Destination>,
-        #[serde(default)]
-        added: Vec<DestinationId>,
-        #[serde(default, rename = "by")]
-        distinction: Distinction,
-        #[serde(default)]
-        list: ListForm,
-    }
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Destination {
-        at: usize,
-        destination: Value,
-    }
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Key {
-        #[serde(default, rename = "in")]
-        protocol: Protocol,
-        #[serde(default)]
-        name: Option<String>,
-        /// Accepted and ignored: version 2 compares a hash instead.
-        #[serde(default, rename = "matchers")]
-        _matchers: Option<Value>,
-        at: usize,
-    }
-
-    pub(super) fn read(record: &Value) -> Result<Record, serde_json::Error> {
-        let mut read = Record::default();
-        for Route {
-            route,
-            share,
-            originals,
-            added,
-            distinction,
-            list,
-        } in Rollout::deserialize(record)?.routes
-        {
-            let originals = originals.into_iter();
-            let split = Split {
-                protocol: route.protocol,
-                share,
-                originals: originals
-                    .map(|it| Original {
-                        position: it.at,
-                        destination: it.destination,
-                    })
-                    .collect(),
-                idle: Vec::new(),
-                foreign: Vec::new(),
-                added,
-                distinction,
-                list,
-                stable: StableInList::Absent,
-            };
-            let known = read.splits.iter().position(|other| *other == split);
-            let index = known.unwrap_or(read.splits.len());
-            if known.is_none() {
-                read.splits.push(split);
-            }
-            read.routes.push(RouteEntry {
-                name: route.name.unwrap_or_default(),
-                position: route.at,
-                matchers: Hash::default(),
-                split: index,
-            });
-        }
-        Ok(read)
     }
 }

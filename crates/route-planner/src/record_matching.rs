@@ -72,24 +72,24 @@ pub(crate) fn match_records(
     let name = |it: &RouteEntry| Some(it.name.clone()).filter(|name| !name.is_empty());
     let foreign = Foreign::of(record, context);
     let own_name = |it: &Candidate<'_, '_>| it.route.is_named.then(|| it.route.name.to_owned());
-    let matchers = |it: &RouteEntry| Some(it.matchers).filter(|hash| *hash != Hash::default());
+    let matchers = |it: &RouteEntry| Some(it.matchers);
 
     pairs.pair_in_order();
     pairs.pair(
         Evidence::Inserted,
-        |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
+        |it| Some((name(it), it.matchers, foreign.recorded(it))),
         |it| Some((own_name(it), *it.matchers, foreign.live(it))),
     );
     pairs.pair(
         Evidence::Inserted,
-        |it| Some((matchers(it)?, foreign.recorded(it))),
+        |it| Some((it.matchers, foreign.recorded(it))),
         |it| Some((*it.matchers, foreign.live(it))),
     );
     pairs.pair(Evidence::Inserted, matchers, |it| Some(*it.matchers));
     pairs.pair(Evidence::Inserted, name, own_name);
     pairs.pair(
         Evidence::None,
-        |it| Some((name(it)?, matchers(it)?)),
+        |it| Some((name(it)?, it.matchers)),
         |it| Some((own_name(it)?, *it.matchers)),
     );
     // A route that cannot be decoded shows no evidence.

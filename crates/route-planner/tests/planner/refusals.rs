@@ -214,11 +214,12 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
 #[test]
 fn an_annotation_that_cannot_be_decoded_is_refused() {
     assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    assert_snapshot!(with_annotation(r#"{"version":3,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (version 3 is newer than 2): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"routes":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    let destination = json!({"version": 1, "rollouts": {"shop/reviews": {"routes": [{
-        "route": {"name": "r", "at": 0}, "share": 100, "originals": [{"at": 0, "destination": {"ref": 1}}]
-    }]}}});
+    assert_snapshot!(with_annotation(r#"{"version":3,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (its version is 3, not 2): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{"shop/reviews":{"routes":[["r"]]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid length 1, expected a tuple of size 4): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    let destination = json!({"version": 2, "rollouts": {"shop/reviews": {
+        "splits": [{"share": 100, "originals": [[0, {"ref": 1}]]}],
+        "routes": [["r", 0, "0", 0]],
+    }}});
     assert_snapshot!(with_annotation(&destination.to_string()), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (an original that is no destination): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
 }
 
@@ -226,7 +227,7 @@ fn an_annotation_that_cannot_be_decoded_is_refused() {
 fn the_record_of_another_rollout_is_not_decoded() {
     let spec = table::expand(json!({"http": [{"forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("mesh/shop", spec);
-    table.annotate(r#"{"version":1,"rollouts":{"shop/ratings":"odd"}}"#);
+    table.annotate(r#"{"version":2,"rollouts":{"shop/ratings":"odd"}}"#);
     table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
     table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
     assert_eq!(
