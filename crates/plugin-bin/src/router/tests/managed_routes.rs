@@ -460,6 +460,38 @@ async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
     assert_eq!(percentages.collect::<Vec<_>>(), Vec::from_iter(expect));
 }
 
+/// Neither an unreadable Rollout, whose mirror step may have lost a percentage of 0, nor unreadable MirrorPolicies remove
+/// managed routes that exist, whether the weight grows or shrinks.
+#[tokio::test]
+async fn managed_routes_stay_while_something_cannot_be_read() {
+    for fault in ["get rollout", "list policies"] {
+        let (store, router) = store_and_router();
+        let mut rollout = mirror_rollout(select_shop());
+        let mut steps = header_rollout(select_shop()).steps().to_vec();
+        steps.append(&mut canary(&mut rollout).steps);
+        let mirror = steps[1].set_mirror_route.as_mut().unwrap();
+        mirror.percentage = None;
+        canary(&mut rollout).steps = steps;
+        rollout.status.current_step_index = Some(1);
+        router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+        let routes = || {
+            let table = store.table(&key()).unwrap();
+            let routes = table["spec"]["http"].as_array().unwrap().clone();
+            let name = |route: &Value| route["name"].as_str().unwrap_or("-").to_owned();
+            routes.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(routes(), ["mir", "hdr", "-"]);
+        store.fail(fault, Fault::Timeout);
+        for weight in [50, 10] {
+            let error = text(router.set_weight(&rollout, desired(weight), &[]).await);
+            assert!(error.contains(fault), "{error}");
+            assert_eq!(routes(), ["mir", "hdr", "-"], "{fault}, weight {weight}");
+        }
+        let spec = store.table(&key()).unwrap()["spec"]["http"].clone();
+        assert_eq!(spec[0]["forwardTo"], spec[2]["forwardTo"], "{spec}");
+    }
+}
+
 #[tokio::test]
 async fn a_mirror_step_with_percentage_0_copies_nothing() {
     check_percentage(Some(json!({"name": "mir", "percentage": 0})), None).await;
