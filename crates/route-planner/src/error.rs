@@ -230,9 +230,9 @@ pub enum Refusal {
         /// What it selects of the route.
         selects: String,
     },
-    /// A mirror route does not stand before its source, so that its weights cannot follow.
+    /// The source of a mirror route was removed or changed, so that it is not known which weights the mirror route gets.
     #[error(
-        "managed route {route} sends requests to {canary} and does not precede the route that it copies: move it before that route, or remove it"
+        "managed route {route} sends requests to {canary}, and no route includes its matchers: restore the route that it copies, or remove it"
     )]
     StrayMirror {
         /// The mirror route.

@@ -149,8 +149,8 @@ fn new_lists<'t, 'a>(
     lists.collect()
 }
 
-/// The refusal of a mirror route that does not stand before its source, so that its weights are not known, and that sends
-/// requests to the canary.
+/// The refusal of a mirror route whose source is not found, so that its weights are not known, and that sends requests to the
+/// canary.
 fn stray(state: &TableState<'_>, route: &Value) -> Option<Refusal> {
     let context = ReadContext {
         namespace: &state.table.key().namespace,
@@ -296,7 +296,7 @@ fn set_destinations(forward: &mut Map<String, Value>, target: &DestinationList<'
 }
 
 /// Replaces the managed routes in `scope` by `copies`. All other mirror routes get the new lists of their sources. Returns
-/// also the positions of mirror routes whose destinations are not those of the route that they precede.
+/// also the positions of mirror routes without a source.
 fn replace(
     intent: &Intent,
     table: &RouteTableDoc,

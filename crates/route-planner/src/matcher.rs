@@ -174,6 +174,39 @@ pub(crate) fn narrowed(
     Ok(narrowed)
 }
 
+/// Whether every request of a copy is one of `source` too: each matcher of the copy is one of the source with more conditions.
+pub(crate) fn includes(source: &Value, copy: &Value) -> bool {
+    let matchers = |route: &'_ Value| {
+        let matchers = route.get("matchers").and_then(Value::as_array);
+        matchers.filter(|it| !it.is_empty()).cloned()
+    };
+    let any = || vec![json!({})];
+    let (wide, narrow) = (matchers(source), matchers(copy).unwrap_or_else(any));
+    let is_within = |narrow: &Value, wide: &Value| {
+        let conditions = wide.as_object().into_iter().flatten();
+        let mut conditions = conditions.map(|(key, wide)| (key.as_str(), wide, narrow.get(key)));
+        conditions.all(|(key, wide, narrow)| match (key, wide, narrow) {
+            ("name", _, _) => true,
+            ("headers", Value::Array(wide), Some(Value::Array(narrow))) => {
+                wide.iter().all(|header| narrow.contains(header))
+            }
+            ("uri", wide, narrow) => narrow == Some(wide) || extends(narrow, wide),
+            (_, wide, narrow) => narrow == Some(wide),
+        })
+    };
+    let wide = wide.unwrap_or_else(any);
+    let mut narrow = narrow.iter();
+    narrow.all(|narrow| wide.iter().any(|wide| is_within(narrow, wide)))
+}
+
+/// Whether a `uri` only matches paths that start with the prefix of `wide`.
+fn extends(uri: Option<&Value>, wide: &Value) -> bool {
+    let text = |uri: &Value, key| uri.get(key).and_then(Value::as_str).map(str::to_owned);
+    let path = uri.and_then(|uri| text(uri, "exact").or_else(|| text(uri, "prefix")));
+    let prefix = text(wide, "prefix");
+    prefix.is_some_and(|prefix| prefix == "/" || path.is_some_and(|it| it.starts_with(&prefix)))
+}
+
 /// What the path of `narrowed` has after the prefix that it extends.
 fn extension<'m>(
     matcher: &Map<String, Value>,

@@ -29,7 +29,7 @@ pub enum Observation {
     },
 }
 
-/// Compares `table` with `intent`: the plan for them must not move traffic and, depending on `verify` in the plugin block,
+/// Compares `table` with `intent`: the plan for them must not move traffic or leave a route as it is and, depending on `verify` in the plugin block,
 /// Gloo must have accepted this generation of the table.
 ///
 /// # Errors
@@ -43,6 +43,10 @@ pub fn observe(
     let plan = crate::plan(config, intent, table)?;
     if let Some(edit) = plan.edits.iter().find(|edit| edit.moves_traffic()) {
         let reason = format!("RouteTable {}: not yet applied: {edit}", table.key());
+        return Ok(Observation::NotVerified { reason });
+    }
+    if let Some(left) = plan.left().next() {
+        let reason = left.to_string();
         return Ok(Observation::NotVerified { reason });
     }
     if config.verify() == VerifyMode::Weights {

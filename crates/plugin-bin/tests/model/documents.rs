@@ -94,6 +94,10 @@ pub(crate) fn is_managed(route: &Value) -> bool {
         .is_some_and(|labels| labels.keys().any(|key| key.starts_with(OURS)))
 }
 
+pub(crate) fn is_mirror(route: &Value) -> bool {
+    route["labels"].get(format!("{OURS}mirror")).is_some()
+}
+
 /// Returns the positions of the owner's routes.
 pub(crate) fn owned(table: &Value) -> Vec<usize> {
     let routes = http(table).iter().enumerate();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::controller::{HEADER_ROUTE, Id, MIRROR_ROUTE, Pass, Roles};
 use crate::documents::{
     annotation, attributes, destinations, destinations_mut, frame, has_same_bytes, http, http_mut,
-    id, is_managed, managed_for, name, owned, share, shares, weight, without_ours,
+    id, is_managed, is_mirror, managed_for, name, owned, share, shares, weight, without_ours,
 };
 use crate::owner::{Table, Trust, is_broken};
 
@@ -300,15 +300,16 @@ pub(crate) fn managed_routes(
         (HEADER_ROUTE, expected.header),
         (MIRROR_ROUTE, expected.mirror),
     ] {
-        let named = |route: &&Value| {
+        let named = |route: &Value| {
             route["name"]
                 .as_str()
                 .is_some_and(|name| name.starts_with(prefix))
         };
         let routes = http(live)
             .iter()
-            .filter(|route| managed_for(route, rollout))
-            .filter(named);
+            .enumerate()
+            .filter(|(_, route)| managed_for(route, rollout))
+            .filter(|(_, route)| named(route));
         let count = routes.clone().count();
         let wanted = if is_set { sources } else { 0 };
         if count != wanted {
@@ -317,12 +318,13 @@ pub(crate) fn managed_routes(
                 table.key
             ));
         }
-        for route in routes {
+        for (at, route) in routes {
             let list = destinations(route);
             let canary = share(list, |it| id(it) == pass.roles.canary);
+            let source = http(live)[at..].iter().find(|route| !is_managed(route));
             let is_right = match prefix {
                 HEADER_ROUTE => list.len() == 1 && canary == 100,
-                _ => pass.desired.value > 0 || canary == 0,
+                _ => source.is_some_and(|source| destinations(source) == list),
             };
             if !is_right {
                 return Err(format!("{}: {}", table.key, show(route)));
@@ -341,11 +343,16 @@ pub(crate) fn check_other_rollouts(
     roles: &Roles,
     others: &[Roles],
 ) -> Result<(), String> {
+    // The weights of a mirror route follow those of its source.
     let managed = |table: &Value| -> Vec<String> {
         let routes = http(table)
             .iter()
             .filter(|route| is_managed(route) && !managed_for(route, rollout));
-        routes.map(Value::to_string).collect()
+        let mut routes: Vec<Value> = routes.cloned().collect();
+        for route in routes.iter_mut().filter(|route| is_mirror(route)) {
+            route["forwardTo"]["destinations"] = Value::Null;
+        }
+        routes.iter().map(Value::to_string).collect()
     };
     if managed(before) != managed(after) {
         return Err(format!(

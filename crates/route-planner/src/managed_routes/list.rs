@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::set_destinations;
 use crate::destinations::DestinationList;
+use crate::matcher::includes;
 use crate::mirror_policy::{Mirror, is_mirror};
 use crate::ownership::{Owner, Ownership, label_value};
 use crate::plan::Edit;
@@ -142,24 +143,28 @@ impl<'a> RouteList<'a> {
     }
 
     /// Gives the mirror routes of all Rollouts the new lists of their sources, by the position of the source. Returns the
-    /// positions of mirror routes whose destinations are neither new nor those of the route that they precede.
+    /// positions of mirror routes whose destinations are neither new nor those of their source.
     pub(super) fn follow(&mut self, lists: &HashMap<usize, &DestinationList<'_>>) -> Vec<usize> {
         let http = self.http;
+        let bases: Vec<usize> = self.groups.iter().filter_map(|group| group.base).collect();
         let mut strays = Vec::new();
         for group in &mut self.groups {
-            let list = group.base.and_then(|base| lists.get(&base));
-            let base = group.base.and_then(|base| http.get(base));
             for mirror in group.others.iter_mut().filter(|it| it.is_mirror) {
                 let Some(route) = http.get(mirror.index) else {
                     continue;
                 };
+                let source = source_of(route, group.base, &bases, http);
+                let list = source.and_then(|source| lists.get(&source));
+                let source = source.and_then(|source| http.get(source));
                 match list {
                     Some(list) => mirror.changed = following(route, list),
-                    None if base.map(destinations) == Some(destinations(route)) => {}
+                    None if source.map(destinations) == Some(destinations(route)) => {}
                     None => strays.push(mirror.index),
                 }
             }
             for ours in group.ours.iter_mut().filter(|it| is_mirror(&it.route)) {
+                let source = source_of(&ours.route, group.base, &bases, http);
+                let list = source.and_then(|source| lists.get(&source));
                 if let Some(new) = list.and_then(|list| following(&ours.route, list)) {
                     ours.route = new;
                 }
@@ -238,26 +243,63 @@ impl<'a> RouteList<'a> {
         let mut entries = Vec::with_capacity(self.http.len());
         for mut group in self.groups {
             group.ours.sort_by_key(|ours| ours.rank);
-            let mut others = group.others.into_iter().peekable();
-            for ours in group.ours {
-                // A mirror route must not take the requests that a header route of another Rollout names. Among routes of
-                // the same kind, the Rollouts are sorted.
-                let is_header = !is_mirror(&ours.route);
-                let is_before = |other: &OtherRoute| match (other.is_mirror, is_header) {
-                    (true, true) => false,
-                    (false, false) => true,
-                    _ => other.owner < *self.owner,
-                };
-                while let Some(other) = others.next_if(is_before) {
-                    entries.push(Entry::Fixed(other.index, other.changed));
+            let places = group.places(self.owner);
+            let mut ours = group.ours.into_iter().zip(places).peekable();
+            for (place, other) in group.others.into_iter().enumerate() {
+                while let Some((ours, _)) = ours.next_if(|(_, at)| *at <= place) {
+                    entries.push(Entry::Own(ours.route));
                 }
-                entries.push(Entry::Own(ours.route));
+                entries.push(Entry::Fixed(other.index, other.changed));
             }
-            entries.extend(others.map(|other| Entry::Fixed(other.index, other.changed)));
+            entries.extend(ours.map(|(ours, _)| Entry::Own(ours.route)));
             entries.extend(group.base.map(|base| Entry::Fixed(base, None)));
         }
         entries
     }
+}
+
+impl Group {
+    /// The place of each of `ours` among the routes of other Rollouts.
+    ///
+    /// A mirror route must not take the requests that a header route of another Rollout names, so header routes precede the
+    /// mirror routes of others, unless a Rollout wants its own mirror route before its header route. Among routes of the same
+    /// kind, the Rollouts are sorted.
+    fn places(&self, owner: &Owner) -> Vec<usize> {
+        let after_last = |is_before: &dyn Fn(&OtherRoute) -> bool| {
+            let last = self.others.iter().rposition(is_before);
+            last.map_or(0, |last| last + 1)
+        };
+        let header = after_last(&|it| !it.is_mirror && it.owner < *owner);
+        let headers = after_last(&|it| !it.is_mirror);
+        let mirrors = self.others.iter().skip(headers);
+        let mirror = headers + mirrors.take_while(|it| it.owner < *owner).count();
+        let mut place = usize::MAX;
+        let places = self.ours.iter().rev().map(|ours| {
+            let own = if is_mirror(&ours.route) {
+                mirror
+            } else {
+                header
+            };
+            // The order of `managedRoutes` stays.
+            place = place.min(own);
+            place
+        });
+        let mut places: Vec<usize> = places.collect();
+        places.reverse();
+        places
+    }
+}
+
+/// The position of the route that would serve the requests of a mirror route: the one before which the mirror route stands or,
+/// if another client has moved one of them, the first one whose matchers include those of the mirror route.
+fn source_of(
+    mirror: &Value,
+    base: Option<usize>,
+    bases: &[usize],
+    http: &[Value],
+) -> Option<usize> {
+    let mut candidates = base.iter().chain(bases).copied();
+    candidates.find(|at| http.get(*at).is_some_and(|route| includes(route, mirror)))
 }
 
 /// The JSON of a route's destinations.

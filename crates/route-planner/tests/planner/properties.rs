@@ -64,6 +64,28 @@ fn managed_route() -> impl Strategy<Value = ManagedRoute> {
     })
 }
 
+/// Whether each mirror route has the destinations of the owner's route after it.
+fn mirrors_follow(table: &Value) -> bool {
+    let http = table["spec"]["http"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let label = |route: &Value, key: &str| {
+        route["labels"]
+            .get(format!("rollouts-plugin-trafficrouter-glooplatform/{key}"))
+            .is_some()
+    };
+    let mirrors = http
+        .iter()
+        .enumerate()
+        .filter(|(_, route)| label(route, "mirror"));
+    mirrors.into_iter().all(|(at, mirror)| {
+        let source = http[at..].iter().find(|route| !label(route, "rollout"));
+        source.is_some_and(|source| {
+            mirror["forwardTo"].get("destinations") == source["forwardTo"].get("destinations")
+        })
+    })
+}
+
 const ORDER: [&str; 3] = ["hdr-2", "a", "hdr"];
 const UPDATES: [ManagedRouteUpdate; 3] = [
     ManagedRouteUpdate::AsPlanned,
@@ -282,8 +304,12 @@ fn l4_route() -> impl Strategy<Value = Value> {
 
 fn spec() -> impl Strategy<Value = Value> {
     let l4 = || vec(l4_route(), 0..3);
-    (vec(route(), 0..5), l4(), l4(), any::<bool>()).prop_map(|(http, tcp, tls, with_default)| {
+    let flags = (any::<bool>(), any::<bool>());
+    (vec(route(), 0..5), l4(), l4(), flags).prop_map(|(http, tcp, tls, (with_default, is_root))| {
         let mut spec = json!({"alien": {"b": 1, "a": 2}, "http": http, "tcp": tcp, "tls": tls});
+        if is_root {
+            spec["hosts"] = json!(["shop.example.com"]);
+        }
         if with_default {
             spec["defaultDestination"] = json!({"ref": {"name": "reviews", "namespace": "shop"}});
         }
@@ -401,6 +427,7 @@ proptest! {
                 prop_assert_eq!(owners_routes(&before), owners_routes(table.document()));
                 continue;
             }
+            prop_assert!(mirrors_follow(table.document()), "{}", table.document()["spec"]);
             let at_rest = setup.is_rest(&call, &intent.services.stable);
             for list in written(&before, table.document()) {
                 let views = views(list);
