@@ -29,9 +29,28 @@ pub enum ShiftError {
         /// The selected namespace.
         namespace: String,
     },
+    /// The plugin block cannot be used. Weight 0 is set nevertheless: the tables with marks of the Rollout are restored.
+    #[error("{block}; weight 0 is set without the block: {}{}", outcome(.restored), .failures.as_ref().map_or(String::new(), |failures| format!("; {failures}")))]
+    Unusable {
+        /// Why the block cannot be used.
+        block: Box<Self>,
+        /// The restored tables.
+        restored: Vec<ObjectKey>,
+        /// Why other tables were not restored.
+        failures: Option<Failures>,
+    },
     /// Some parts of the call failed; all of them are listed.
     #[error(transparent)]
     Partial(#[from] Failures),
+}
+
+/// Says which tables were restored.
+fn outcome(tables: &[ObjectKey]) -> String {
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    match names.as_slice() {
+        [] => "no RouteTable has a share of the canary".to_owned(),
+        names => format!("restored RouteTable {}", names.join(", ")),
+    }
 }
 
 /// Why one part of a call failed: one table, or an input of several tables. The other parts are carried out unless they would

@@ -7,12 +7,13 @@ mod background;
 mod deadline;
 mod deferred;
 mod guard;
+mod marks;
 mod memory;
 mod read;
 mod verification;
 mod write;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::future::join;
 use gloo_types::ObjectKey;
@@ -262,7 +263,11 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Result<(), ShiftError> {
         let weight = from_rpc::weight(desired, additional);
-        let request = self.request(rollout, weight.clone())?;
+        let is_down = desired.value == 0 && additional.is_empty();
+        let request = match self.request(rollout, weight.clone()) {
+            Err(block) if is_down => return Err(self.restore_all(rollout, block, deadline).await),
+            request => request?,
+        };
         let (complete, selected) = join(
             self.complete(rollout, deadline),
             self.selected(&request, Decision::Plan, deadline),
@@ -304,6 +309,13 @@ impl<S: Store> GlooRouter<S> {
 
         let key = &request.rollout;
         let left_behind = self.memory.left_behind(key, &keys);
+        let mut left_behind: BTreeSet<ObjectKey> = left_behind.into_iter().collect();
+        if is_down && deadline::priority_of_removal(rollout) == Priority::TowardStable {
+            // A process that has just started does not remember them.
+            let marked = self.marked(key, deadline).await.tables.into_iter();
+            let marked = marked.map(|table| table.key().clone());
+            left_behind.extend(marked.filter(|table| !keys.contains(table)));
+        }
         if is_complete {
             for table in left_behind {
                 let released = deadline.tables(self.release(&request, &table, deadline));
@@ -459,7 +471,7 @@ impl<S: Store> GlooRouter<S> {
                     policy.key()
                 )))
             };
-            let deleted = deadline.tables(self.delete_policy(request, policy)).await;
+            let deleted = deadline.tables(self.delete_policy(rollout, policy)).await;
             failures.extend(deleted.unwrap_or_else(late).err());
         }
         failures

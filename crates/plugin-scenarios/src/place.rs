@@ -86,6 +86,10 @@ impl<S: RouteStore> RouteStore for Watched<S> {
         self.store.select(selector, freshness).await
     }
 
+    async fn marked(&self, rollout: &ObjectKey) -> Selection {
+        self.store.marked(rollout).await
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.store.read(key).await
     }

@@ -230,6 +230,21 @@ impl RouteStore for CachedRouteStore {
         self.cached(selector, Duration::MAX)
     }
 
+    async fn marked(&self, rollout: &ObjectKey) -> Selection {
+        if let Err(Unknown::NoAnswer) = self.tables.check(None, Duration::MAX) {
+            return self.store.tables.marked(rollout).await;
+        }
+        let mut selection = Selection::default();
+        let tables = self.tables.all().into_iter();
+        for table in tables.filter(|table| table.owners.contains(rollout)) {
+            match table.document() {
+                Ok(table) => selection.tables.push(table),
+                Err(error) => selection.errors.push(error),
+            }
+        }
+        selection
+    }
+
     async fn is_starting(&self) -> bool {
         let settled = self.tables.settled(None);
         let _ = timeout_at(self.started + START, settled).await;

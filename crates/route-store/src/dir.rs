@@ -81,6 +81,10 @@ impl RouteStore for DirRouteStore {
         selected.unwrap_or_else(Selection::failed)
     }
 
+    async fn marked(&self, _rollout: &ObjectKey) -> Selection {
+        Selection::of_all(self.objects().await)
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| Ok(inner.find(&key)?.2)).await

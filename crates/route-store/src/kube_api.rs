@@ -251,6 +251,10 @@ impl RouteStore for KubeRouteStore {
             .await
     }
 
+    async fn marked(&self, _rollout: &ObjectKey) -> Selection {
+        Selection::of_all(self.tables(None).await)
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.get_object(key).await
     }

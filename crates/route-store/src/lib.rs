@@ -76,6 +76,10 @@ pub trait RouteStore: Send + Sync + 'static {
         None
     }
 
+    /// Returns at least those tables that may have a record or managed routes of a Rollout, however stale. A table that is not
+    /// known is missing.
+    fn marked(&self, rollout: &ObjectKey) -> impl Future<Output = Selection> + Send;
+
     /// Returns whether the cache has not been filled since the start, so that each read takes a request. Waits at most a
     /// second for the cache. A store without a cache returns `false`.
     fn is_starting(&self) -> impl Future<Output = bool> + Send {

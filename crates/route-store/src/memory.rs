@@ -225,6 +225,10 @@ impl RouteStore for MemoryRouteStore {
         }
     }
 
+    async fn marked(&self, _rollout: &ObjectKey) -> Selection {
+        Selection::of_all(self.tables())
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         let table = self.table(key);
         table.map_or_else(|| Err(StoreError::not_found::<RouteTable>(key)), parse)

@@ -78,6 +78,17 @@ impl Selection {
         }
     }
 
+    /// All tables, or the error with which they could not be read.
+    pub(crate) fn of_all(tables: Result<Vec<RouteTableDoc>, StoreError>) -> Self {
+        match tables {
+            Ok(tables) => Self {
+                tables,
+                errors: Vec::new(),
+            },
+            Err(error) => Self::failed(error),
+        }
+    }
+
     /// Filters `tables` by the selector, and adds an error for each selected name that is missing to `errors`.
     pub(crate) fn of(
         selector: &RouteTableSelector,

@@ -24,7 +24,7 @@ use super::{GlooRouter, deadline::Deadline, memory::Urgency};
 use crate::{error::Failure, from_rpc::Request};
 
 /// Attempts to write one table before a conflict becomes an error.
-const WRITE_ATTEMPTS: u32 = 3;
+pub(super) const WRITE_ATTEMPTS: u32 = 3;
 
 /// Tables of one call that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
@@ -269,7 +269,8 @@ impl<S: Store> GlooRouter<S> {
             Ok(changes) => {
                 for change in changes {
                     if let PolicyChange::Delete(policy) = change {
-                        failures.extend(self.delete_policy(request, &policy).await.err());
+                        let deleted = self.delete_policy(&request.rollout, &policy).await;
+                        failures.extend(deleted.err());
                     }
                 }
             }
@@ -361,12 +362,12 @@ impl<S: Store> GlooRouter<S> {
     /// Deletes a MirrorPolicy. It is no error if the policy does not exist.
     pub(super) async fn delete_policy(
         &self,
-        request: &Request,
+        rollout: &ObjectKey,
         policy: &MirrorPolicyDoc,
     ) -> Result<(), Failure> {
         match self.store.delete_policy(policy).await {
             Ok(()) => {
-                info!(rollout = %request.rollout, mirror_policy = %policy.key(), "deleted");
+                info!(%rollout, mirror_policy = %policy.key(), "deleted");
                 Ok(())
             }
             Err(StoreError::NotFound { .. }) => Ok(()),
@@ -398,6 +399,6 @@ pub(crate) async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(
 }
 
 /// Returns a short random pause, so that two writers that conflicted do not conflict again.
-fn pause(attempt: u32) -> Duration {
+pub(super) fn pause(attempt: u32) -> Duration {
     Duration::from_millis(u64::from(attempt) * fastrand::u64(5..25))
 }

@@ -367,6 +367,16 @@ impl RouteStore for Api {
         selection
     }
 
+    async fn marked(&self, rollout: &ObjectKey) -> Selection {
+        match self.request(Target::Reads, "list", "RouteTables").await {
+            Ok(_) => self.memory().marked(rollout).await,
+            Err(error) => Selection {
+                tables: Vec::new(),
+                errors: vec![error],
+            },
+        }
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.request(self.target(key, Target::Read), "get", &label(key))
             .await?;

@@ -148,6 +148,10 @@ impl RouteStore for Faulty {
         }
     }
 
+    async fn marked(&self, rollout: &ObjectKey) -> Selection {
+        self.store.marked(rollout).await
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.reach("get", &key.name).await?;
         self.store.read(key).await

@@ -370,3 +370,63 @@ async fn t18_later_calls_keep_the_port_of_an_experiment() {
     assert_eq!(fixture.store.writes(), 2);
     assert_eq!(fixture.store.services_read(), 1);
 }
+
+/// Sets 25 %, and then 0 by a new process, for a Rollout with these plugins. Checks that the table is restored and what the error
+/// contains.
+async fn check_unusable(plugins: Value, namespaces: &[&str], expect: &str) {
+    let fixture = tables(&["a"]);
+    let original = fixture.spec(&at("a"));
+    fixture.set_weight(&select(&["a"]), 25).await.unwrap();
+    let table = fixture.store.table(&at("a")).unwrap();
+    let fixture = Fixture::within([table], namespaces);
+    let mut rollout = select(&["a"]);
+    routing(&mut rollout).plugins = serde_json::from_value(plugins.clone()).unwrap();
+    let grows = fixture.set_weight(&rollout, 50).await.unwrap_err();
+    assert!(grows.contains(expect), "{plugins}: {grows}");
+    assert_eq!(fixture.canary("a"), 25, "{plugins}");
+    let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
+    let restored = "; weight 0 is set without the block: restored RouteTable mesh/a";
+    assert!(
+        error.contains(expect) && error.ends_with(restored),
+        "{plugins}: {error}"
+    );
+    assert_eq!(fixture.spec(&at("a")), original, "{plugins}");
+}
+
+#[tokio::test]
+async fn o2_weight_0_is_set_whatever_the_block_says() {
+    const PLUGIN: &str = "solo-io/glooplatform";
+    let block = json!({"routeTableSelector": {"name": "a", "namespace": "mesh"}});
+    let missing = "trafficRouting.plugins has no solo-io/glooplatform";
+    check_unusable(
+        json!({PLUGIN: {"routeTableSelector": {"nmae": "a"}}}),
+        &[],
+        "unknown key",
+    )
+    .await;
+    check_unusable(
+        json!({PLUGIN: {}}),
+        &[],
+        "routeTableSelector is missing or empty",
+    )
+    .await;
+    check_unusable(json!({PLUGIN: null}), &[], "plugin configuration").await;
+    // The plugin is registered under another name, or the block was removed.
+    check_unusable(json!({"acme/gloo": block}), &[], missing).await;
+    check_unusable(json!({}), &[], missing).await;
+    // The administrator restricts the namespaces of tables or destinations while the canary has traffic.
+    check_unusable(
+        json!({PLUGIN: block}),
+        &["shop"],
+        "--allowed-route-table-namespaces",
+    )
+    .await;
+    let mut foreign = block.clone();
+    foreign["canaryDestination"] = json!({"namespace": "other"});
+    check_unusable(
+        json!({PLUGIN: foreign}),
+        &[],
+        "--allowed-destination-namespaces",
+    )
+    .await;
+}
