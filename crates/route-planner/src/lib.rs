@@ -75,6 +75,7 @@ pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, mark, marked};
 pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;
+pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
