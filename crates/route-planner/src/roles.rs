@@ -24,10 +24,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use gloo_types::{ObjectKey, ServicePort};
+
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{Destination, DestinationList, Distinction, Object, Port};
 use crate::error::Refusal;
-use crate::intent::{Intent, PodHashes, ServicePair};
+use crate::intent::{ExperimentPorts, Intent, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
@@ -49,8 +51,8 @@ pub(crate) struct Role<'a> {
     /// The pattern of the other role if that is more specific: a destination that matches it is in the other role.
     except: Option<Pattern<'a>>,
     distinction: Distinction,
-    /// The port for a destination that is made for this role, if it differs from the port of the anchor.
-    port_when_made: Option<Port>,
+    /// The ports of an experiment's Service. They decide to which port a destination that is made for this role leads.
+    ports: Option<&'a ExperimentPorts>,
     /// The last anchor and its copy, as a cache: most routes of a table have the same stable destination.
     last_copy: RefCell<Option<(Destination<'a>, Destination<'a>)>>,
 }
@@ -120,7 +122,7 @@ impl<'a> Roles<'a> {
             pattern: pattern.clone(),
             except: (other.precision() > pattern.precision()).then(|| other.clone()),
             distinction,
-            port_when_made: None,
+            ports: None,
             last_copy: RefCell::default(),
         };
         Ok(Self {
@@ -132,16 +134,19 @@ impl<'a> Roles<'a> {
         })
     }
 
-    /// The role of an experiment's Service. `made_port` is the port of that Service if it differs from the port of the
-    /// stable destination.
-    pub(crate) fn additional(&self, service: &'a str, made_port: Option<u32>) -> Role<'a> {
+    /// The role of an experiment's Service, whatever its port.
+    pub(crate) fn additional(
+        &self,
+        service: &'a str,
+        ports: Option<&'a ExperimentPorts>,
+    ) -> Role<'a> {
         let Pattern { cluster, port, .. } = self.stable.pattern;
         let pattern = Pattern {
             kind: "SERVICE",
             namespace: self.namespace,
             name: service,
             cluster,
-            port,
+            port: port.filter(|_| ports.is_none()),
             subset: self.distinction.subset.then_some(&NO_SUBSET),
             pods: None,
         };
@@ -150,7 +155,7 @@ impl<'a> Roles<'a> {
             pattern,
             except: None,
             distinction: self.distinction,
-            port_when_made: made_port.map(Port::Number),
+            ports,
             last_copy: RefCell::default(),
         }
     }
@@ -299,8 +304,8 @@ impl<'a> Role<'a> {
     /// Makes the destination of this role: a copy of the owner's `anchor` with the fields of the pattern.
     ///
     /// # Errors
-    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, or if the copy would inherit a
-    /// subset, which selects no Pod of the other version.
+    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, if the copy would inherit a
+    /// subset, which selects no Pod of the other version, or if no port of an experiment's Service belongs to the anchor.
     pub(crate) fn made_from(
         &self,
         anchor: &Destination<'a>,
@@ -320,6 +325,17 @@ impl<'a> Role<'a> {
             return Err(Refusal::ExternalForTcp {
                 route: route.label(),
                 destination: self.label(),
+            });
+        }
+        if let Some(ports) = self.ports
+            && port_behind(anchor, ports).is_none()
+        {
+            let shown: Vec<String> = ports.own.iter().map(ToString::to_string).collect();
+            return Err(Refusal::ExperimentPort {
+                route: route.label(),
+                service: self.label(),
+                ports: shown.join(", "),
+                destination: anchor.place(),
             });
         }
         Ok(self.copy_of(anchor))
@@ -372,8 +388,8 @@ impl<'a> Role<'a> {
             cluster: cluster.unwrap_or(inherited),
         };
         let subset = self.distinction.subset.then(subset);
-        let port = self.port_when_made.as_ref().or(*port);
-        anchor.routing_to(object, port, subset.as_ref())
+        let made = self.ports.and_then(|ports| port_behind(anchor, ports));
+        anchor.routing_to(object, made.as_ref().or(*port), subset.as_ref())
     }
 
     /// Whether a destination selects Pods of one version by its subset. Only planning inserts such a destination.
@@ -456,6 +472,39 @@ impl<'a> Pattern<'a> {
         } = self;
         usize::from(cluster.is_some()) + usize::from(port.is_some()) + usize::from(subset.is_some())
     }
+}
+
+/// The Service of the stable destination; `None` if that is an object of another kind.
+pub fn stable_service(config: &PluginConfig, intent: &Intent) -> Option<ObjectKey> {
+    let stable = Roles::new(config, intent).ok()?.stable.pattern;
+    (stable.kind == "SERVICE").then(|| ObjectKey::new(stable.namespace, stable.name))
+}
+
+/// The port of an experiment's Service that leads to the same port of the containers as `anchor`.
+///
+/// That is the `targetPort` of the anchor's port, by number or, because the ports of the experiment's Service have the names of
+/// those of the containers, by name. If it is not among them or not known, because the Service cannot be read or the anchor is
+/// of another kind, it is the port with the anchor's own number or name.
+fn port_behind(anchor: &Destination<'_>, ports: &ExperimentPorts) -> Option<Port> {
+    let port = anchor.port();
+    let is_anchors = |it: &&ServicePort| match &port {
+        Some(Port::Number(number)) => it.number == *number,
+        Some(Port::Name(name)) => it.name == *name,
+        None => false,
+    };
+    let is_service = anchor.object().is_some_and(|it| it.kind == "SERVICE");
+    let stable = match &*ports.stable {
+        [only] if port.is_none() => Some(only),
+        several => several.iter().find(is_anchors),
+    };
+    let stable = stable.filter(|_| is_service);
+    let leads_there =
+        |it: &&ServicePort| stable.is_some_and(|to| it.target == to.target || it.name == to.target);
+    let found = match &*ports.own {
+        [only] => Some(only),
+        own => own.iter().find(leads_there).or(own.iter().find(is_anchors)),
+    };
+    found.map(|port| Port::Number(port.number))
 }
 
 /// Checks that the Service of `subset` is neither the stable nor the canary Service: the controller changes the selector of
