@@ -547,3 +547,72 @@ impl fmt::Display for Pattern<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::destinations::ReadContext;
+
+    /// Ports are written as `name:number>target`.
+    fn ports(text: &str) -> Vec<ServicePort> {
+        let port = |text: &str| {
+            let (name, port) = text.split_once(':').unwrap();
+            let (number, target) = port.split_once('>').unwrap_or((port, port));
+            ServicePort {
+                number: number.parse().unwrap(),
+                name: name.to_owned(),
+                target: target.to_owned(),
+            }
+        };
+        text.split_ascii_whitespace().map(port).collect()
+    }
+
+    #[track_caller]
+    fn check(anchor: &Value, stable: &str, own: &str, expect: Option<u32>) {
+        let context = ReadContext {
+            namespace: "shop",
+            distinction: Distinction::default(),
+        };
+        let known = ExperimentPorts {
+            own: ports(own),
+            stable: ports(stable),
+        };
+        let found = port_behind(&Destination::new(anchor, context), &known);
+        let number = expect.map(Port::Number);
+        assert_eq!(found, number, "{anchor}, stable {stable}, own {own}");
+    }
+
+    #[test]
+    fn a_port_of_an_experiment_is_found_through_the_stable_service() {
+        let to = |port: Value| json!({"ref": {"name": "reviews"}, "port": port});
+        let number = |number: u32| to(json!({ "number": number }));
+        let name = |name: &str| to(json!({ "name": name }));
+        let none = json!({"ref": {"name": "reviews"}});
+        let own = "metrics:9090 http:8080";
+        // By the number or the name of the targetPort.
+        check(&number(80), "x:80>8080 y:81>9090", own, Some(8080));
+        check(&number(80), "x:80>http", own, Some(8080));
+        check(&name("y"), "x:80>8080 y:81>9090", own, Some(9090));
+        // The number of the anchor is another port of the containers.
+        check(&number(9090), "x:9090>8080", own, Some(8080));
+        // A Service with one port needs none in the route.
+        check(&none, ":80>http", own, Some(8080));
+        check(&none, "x:80>8080 y:81>9090", own, None);
+        // The stable Service does not tell.
+        check(&number(8080), "", own, Some(8080));
+        check(&name("http"), "x:81>9090", own, Some(8080));
+        check(&number(8080), "x:8080>1234", own, Some(8080));
+        check(&number(80), "x:80>1234", own, None);
+        check(&number(80), "", own, None);
+        check(&none, "", own, None);
+        // One port is the only choice.
+        check(&number(80), "x:80>1234", ":3000", Some(3000));
+        check(&none, "", ":3000", Some(3000));
+        check(&none, "", "", None);
+        // A VirtualDestination has its own ports.
+        let virtual_destination = json!({"kind": "VIRTUAL_DESTINATION", "ref": {"name": "reviews"}, "port": {"number": 8080}});
+        check(&virtual_destination, "x:8080>9090", own, Some(8080));
+    }
+}
