@@ -88,11 +88,9 @@ pub fn check(pattern: &str) -> Checked<()> {
 
 /// Escapes a text, so that the pattern matches exactly that text.
 pub(crate) fn quote(text: &str) -> String {
-    let backslash = |c| r"\.+*?()|[]{}^$#&-~".contains(c).then_some('\\');
-    let quoted = text
-        .chars()
-        .flat_map(|c| backslash(c).into_iter().chain([c]));
-    quoted.collect()
+    let special = r"\.+*?()|[]{}^$#&-~";
+    let escape = |c| if special.contains(c) { "\\" } else { "" };
+    text.chars().map(|c| format!("{}{c}", escape(c))).collect()
 }
 
 /// Reads the rest of `{2}`, `{2,}` or `{2,3}`, and returns the count that is multiplied: above the limit if the counts are wrong.
@@ -121,9 +119,9 @@ fn opens_group(text: &mut &str) -> Checked<bool> {
     if skip(text, "P<") || skip(text, "<") {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = until(text, ">").filter(|name| !name.is_empty() && name.chars().all(is_word));
-        return name.map(|_| true).ok_or(
-            "a group name in another form than (?P<name>...), with ASCII letters, digits and _",
-        );
+        return name
+            .map(|_| true)
+            .ok_or("a group name with other characters than a-z, A-Z, 0-9 and _");
     }
     let (mut is_negated, mut is_complete) = (false, true);
     while let Some(c) = next(text) {
@@ -148,11 +146,9 @@ fn class(text: &mut &str, last_name: Option<usize>) -> Checked<()> {
         } else if let Some(low) = character(text)?
             && !text.starts_with("-]")
             && skip(text, "-")
+            && character(text)?.is_none_or(|high| low > high)
         {
-            let high = character(text)?;
-            if high.is_none_or(|high| low > high) {
-                return Err("a range that ends with a class, or before its beginning");
-            }
+            return Err("a range that ends with a class, or before its beginning");
         }
     }
     Ok(())
@@ -316,7 +312,7 @@ mod tests {
             ),
             (
                 &["(?P<a-b>a)", "(?<>a)", "(?P<n", "(?P<é>a)"],
-                "a group name in another form than (?P<name>...), with ASCII letters, digits and _",
+                "a group name with other characters than a-z, A-Z, 0-9 and _",
             ),
             (
                 &[
