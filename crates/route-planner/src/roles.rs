@@ -140,13 +140,13 @@ impl<'a> Roles<'a> {
         service: &'a str,
         ports: Option<&'a ExperimentPorts>,
     ) -> Role<'a> {
-        let Pattern { cluster, port, .. } = self.stable.pattern;
+        let cluster = self.stable.pattern.cluster;
         let pattern = Pattern {
             kind: "SERVICE",
             namespace: self.namespace,
             name: service,
             cluster,
-            port: port.filter(|_| ports.is_none()),
+            port: None,
             subset: self.distinction.subset.then_some(&NO_SUBSET),
             pods: None,
         };
