@@ -41,10 +41,19 @@ struct ApiServer {
 impl ApiServer {
     /// Deletes the objects of earlier scenarios.
     async fn clear(&self) -> Result<()> {
-        for resource in [resource::<RouteTable>(), resource::<MirrorPolicy>()] {
+        let services = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Service"));
+        for resource in [
+            resource::<RouteTable>(),
+            resource::<MirrorPolicy>(),
+            services,
+        ] {
             let all_namespaces = Api::<DynamicObject>::all_with(self.owner.clone(), &resource);
             for object in all_namespaces.list(&ListParams::default()).await? {
                 let namespace = object.namespace().unwrap_or_default();
+                // The Service of the API server.
+                if namespace == "default" {
+                    continue;
+                }
                 let objects: Api<DynamicObject> =
                     Api::namespaced_with(self.owner.clone(), &namespace, &resource);
                 objects

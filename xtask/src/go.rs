@@ -15,6 +15,8 @@ use crate::{
 pub(crate) const MODULE: &str = "tests/go/rollouts";
 /// The module that compares Go's gob with ours.
 const GOB: &str = "tests/go/gob";
+/// The module that compares the patterns that we accept with RE2.
+const RE2: &str = "tests/go/re2";
 /// The module that pins the Argo CD whose packages call our generator.
 const ARGO_CD: &str = "tests/go/argocd";
 /// The module that pins the Helm that renders the generator's chart.
@@ -155,6 +157,17 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
         .env("GOB_ECHO", Programs::build(sh)?.examples().join("echo"))
+        .run()?)
+}
+
+/// Runs the differential test of the patterns that RE2 accepts.
+///
+/// # Errors
+/// Returns `Err` if a build or the test fails.
+pub(crate) fn re2_tests(sh: &Shell) -> anyhow::Result<()> {
+    go(sh, cmd!(sh, "go -C {RE2} vet")).run()?;
+    Ok(go(sh, cmd!(sh, "go -C {RE2} test -count=1"))
+        .env("PATTERNS", Programs::build(sh)?.examples().join("patterns"))
         .run()?)
 }
 

@@ -116,6 +116,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let plugin = || plugin.as_deref().context("there is no plugin to test");
     if with_go(Tier::Host) && !is_parallel {
         report.step("host: Go's gob", || go::gob_tests(sh));
+        report.step("host: patterns of RE2", || go::re2_tests(sh));
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)
         });

@@ -19,6 +19,7 @@ mod policy;
 mod resource;
 mod route_table;
 mod selector;
+mod service;
 mod status;
 mod validate;
 mod workspace;
@@ -49,6 +50,7 @@ pub use route_table::{
 pub use selector::{
     InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,
 };
+pub use service::ServicePort;
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, broken_weight_rule, violations, weight_rule};
 pub use workspace::{

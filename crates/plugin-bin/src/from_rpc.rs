@@ -242,7 +242,7 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     let additional = additional.iter().map(|destination| AdditionalDestination {
         service: destination.service_name.clone(),
         weight: destination.weight,
-        port: None,
+        ports: None,
     });
     IntentKind::SetWeight(WeightSplit {
         desired: desired.value,

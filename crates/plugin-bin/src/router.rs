@@ -30,6 +30,7 @@ pub(crate) use self::{
     background::{Background, Collected, Drift, Fence, Repaired},
     deferred::{rollout_keeper, table_keeper},
     guard::{Promotion, Release, end_of, observation_of},
+    read::ASSUMED_PORT,
     write::carry_out,
 };
 use self::{

@@ -22,7 +22,10 @@ impl Place for Memory {
     }
 
     async fn create(&self, object: Value) -> Result<()> {
-        self.0.put(object)?;
+        match object.get("kind").and_then(Value::as_str) {
+            Some("Service") => self.0.put_service(object)?,
+            _ => self.0.put(object)?,
+        };
         Ok(())
     }
 

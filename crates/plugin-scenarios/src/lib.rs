@@ -37,6 +37,7 @@
 //! |---|---|
 //! | `tables` | the specs by `namespace/name`; required. A call without `table` applies to the first one |
 //! | `labels` | labels of tables, by `namespace/name` |
+//! | `services` | the `ports` of Services, by `namespace/name`; without it, the plugin finds no Service |
 //! | `plugin` | the plugin block of the Rollout; by default it selects the first table |
 //! | `flags` | the administrator's `routeTableNamespaces` and `destinationNamespaces` |
 //! | `rollout` | merged into the Rollout of `base.yaml`; `null` removes a field |

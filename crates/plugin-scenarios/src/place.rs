@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use anyhow::Result;
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
     Endpoint, EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
@@ -140,12 +140,8 @@ impl<S: RolloutReader> RolloutReader for Watched<S> {
 }
 
 impl<S: ServiceReader> ServiceReader for Watched<S> {
-    fn keeps_services(&self) -> bool {
-        self.store.keeps_services()
-    }
-
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        self.store.service_port(key).await
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
+        self.store.service_ports(key).await
     }
 }
 

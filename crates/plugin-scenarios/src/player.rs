@@ -50,6 +50,9 @@ impl<'a, P: Place> Player<'a, P> {
         for (_, object) in &objects {
             place.create(object.clone()).await?;
         }
+        for service in scenario.services()? {
+            place.create(service).await?;
+        }
         let store = Watched::new(place.store());
         let mut player = Self {
             plugin: Plugin::start(scenario, Arc::clone(&store)).await?,

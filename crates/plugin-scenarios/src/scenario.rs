@@ -20,6 +20,8 @@ pub(super) struct Scenario {
     #[serde(default)]
     pub(super) labels: BTreeMap<String, Value>,
     #[serde(default)]
+    services: BTreeMap<String, Value>,
+    #[serde(default)]
     pub(super) plugin: Option<Value>,
     #[serde(default)]
     pub(super) flags: Flags,
@@ -171,6 +173,20 @@ impl Scenario {
             Ok((key, object))
         };
         self.tables.iter().map(object).collect()
+    }
+
+    /// Returns the Services. Each selects nothing.
+    pub(super) fn services(&self) -> Result<Vec<Value>> {
+        let service = |(name, ports): (&String, &Value)| {
+            let key = key(name)?;
+            Ok(json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": key.name, "namespace": key.namespace},
+                "spec": {"ports": ports},
+            }))
+        };
+        self.services.iter().map(service).collect()
     }
 
     /// Returns the named Rollout as the API server would show it, or the Rollout of the file.

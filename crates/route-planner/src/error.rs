@@ -193,6 +193,20 @@ pub enum Refusal {
         /// The destination that would be inserted.
         destination: String,
     },
+    /// The Service of an experiment has several ports, and none belongs to the owner's destination.
+    #[error(
+        "{route}: none of the ports of {service} ({ports}) belongs to {destination}: let the port of that destination, or the targetPort of its Service, be a containerPort of the Pods"
+    )]
+    ExperimentPort {
+        /// The route.
+        route: String,
+        /// The Service of the experiment.
+        service: String,
+        /// Its ports.
+        ports: String,
+        /// The owner's destination.
+        destination: String,
+    },
     /// The match of a step cannot be combined with the matchers of a route.
     #[error(
         "managed route {managed} on {route}: {problem}, or exclude the route with routeSelector"

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::{ObjectKey, RouteTableDoc, ServicePort};
 
 use crate::error::{PlanError, Refusal};
 
@@ -264,6 +264,15 @@ pub struct AdditionalDestination {
     pub service: String,
     /// Weight, out of the same total as the canary's.
     pub weight: i32,
-    /// Port of that Service. `None` means the port of the stable destination.
-    pub port: Option<u32>,
+    /// Ports, if that Service could be read. Otherwise the destination gets the port of the stable destination.
+    pub ports: Option<ExperimentPorts>,
+}
+
+/// The ports that decide to which port of an experiment's Service a destination leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExperimentPorts {
+    /// Ports of the Service: the controller makes one of each port of the containers, with its number and name.
+    pub own: Vec<ServicePort>,
+    /// Ports of the stable Service; empty if they are not known.
+    pub stable: Vec<ServicePort>,
 }

@@ -66,16 +66,18 @@ pub use config::{
 };
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
-    AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
-    ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PodHashes, RequestMatch,
-    ServicePair, TextMatch, WeightSplit,
+    AdditionalDestination, AppliedWeights, ExperimentPorts, HeaderMatch, HeaderRoute, Intent,
+    IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PodHashes,
+    RequestMatch, ServicePair, TextMatch, WeightSplit,
 };
 pub use mirror_policy::{PolicyChange, belongs_to, is_for_table};
 pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, mark, marked};
 pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;
+pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
+pub use roles::stable_service;
 
 use gloo_types::RouteTableDoc;
 

@@ -24,10 +24,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use gloo_types::{ObjectKey, ServicePort};
+
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{Destination, DestinationList, Distinction, Object, Port};
 use crate::error::Refusal;
-use crate::intent::{Intent, PodHashes, ServicePair};
+use crate::intent::{ExperimentPorts, Intent, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
@@ -49,8 +51,8 @@ pub(crate) struct Role<'a> {
     /// The pattern of the other role if that is more specific: a destination that matches it is in the other role.
     except: Option<Pattern<'a>>,
     distinction: Distinction,
-    /// The port for a destination that is made for this role, if it differs from the port of the anchor.
-    port_when_made: Option<Port>,
+    /// The ports of an experiment's Service. They decide to which port a destination that is made for this role leads.
+    ports: Option<&'a ExperimentPorts>,
     /// The last anchor and its copy, as a cache: most routes of a table have the same stable destination.
     last_copy: RefCell<Option<(Destination<'a>, Destination<'a>)>>,
 }
@@ -120,7 +122,7 @@ impl<'a> Roles<'a> {
             pattern: pattern.clone(),
             except: (other.precision() > pattern.precision()).then(|| other.clone()),
             distinction,
-            port_when_made: None,
+            ports: None,
             last_copy: RefCell::default(),
         };
         Ok(Self {
@@ -132,16 +134,19 @@ impl<'a> Roles<'a> {
         })
     }
 
-    /// The role of an experiment's Service. `made_port` is the port of that Service if it differs from the port of the
-    /// stable destination.
-    pub(crate) fn additional(&self, service: &'a str, made_port: Option<u32>) -> Role<'a> {
-        let Pattern { cluster, port, .. } = self.stable.pattern;
+    /// The role of an experiment's Service, whatever its port.
+    pub(crate) fn additional(
+        &self,
+        service: &'a str,
+        ports: Option<&'a ExperimentPorts>,
+    ) -> Role<'a> {
+        let cluster = self.stable.pattern.cluster;
         let pattern = Pattern {
             kind: "SERVICE",
             namespace: self.namespace,
             name: service,
             cluster,
-            port,
+            port: None,
             subset: self.distinction.subset.then_some(&NO_SUBSET),
             pods: None,
         };
@@ -150,7 +155,7 @@ impl<'a> Roles<'a> {
             pattern,
             except: None,
             distinction: self.distinction,
-            port_when_made: made_port.map(Port::Number),
+            ports,
             last_copy: RefCell::default(),
         }
     }
@@ -299,8 +304,8 @@ impl<'a> Role<'a> {
     /// Makes the destination of this role: a copy of the owner's `anchor` with the fields of the pattern.
     ///
     /// # Errors
-    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, or if the copy would inherit a
-    /// subset, which selects no Pod of the other version.
+    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, if the copy would inherit a
+    /// subset, which selects no Pod of the other version, or if no port of an experiment's Service belongs to the anchor.
     pub(crate) fn made_from(
         &self,
         anchor: &Destination<'a>,
@@ -320,6 +325,17 @@ impl<'a> Role<'a> {
             return Err(Refusal::ExternalForTcp {
                 route: route.label(),
                 destination: self.label(),
+            });
+        }
+        if let Some(ports) = self.ports
+            && port_behind(anchor, ports).is_none()
+        {
+            let shown: Vec<String> = ports.own.iter().map(ToString::to_string).collect();
+            return Err(Refusal::ExperimentPort {
+                route: route.label(),
+                service: self.label(),
+                ports: shown.join(", "),
+                destination: anchor.place(),
             });
         }
         Ok(self.copy_of(anchor))
@@ -372,8 +388,8 @@ impl<'a> Role<'a> {
             cluster: cluster.unwrap_or(inherited),
         };
         let subset = self.distinction.subset.then(subset);
-        let port = self.port_when_made.as_ref().or(*port);
-        anchor.routing_to(object, port, subset.as_ref())
+        let made = self.ports.and_then(|ports| port_behind(anchor, ports));
+        anchor.routing_to(object, made.as_ref().or(*port), subset.as_ref())
     }
 
     /// Whether a destination selects Pods of one version by its subset. Only planning inserts such a destination.
@@ -458,6 +474,39 @@ impl<'a> Pattern<'a> {
     }
 }
 
+/// The Service of the stable destination; `None` if that is an object of another kind.
+pub fn stable_service(config: &PluginConfig, intent: &Intent) -> Option<ObjectKey> {
+    let stable = Roles::new(config, intent).ok()?.stable.pattern;
+    (stable.kind == "SERVICE").then(|| ObjectKey::new(stable.namespace, stable.name))
+}
+
+/// The port of an experiment's Service that leads to the same port of the containers as `anchor`.
+///
+/// That is the `targetPort` of the anchor's port, by number or, because the ports of the experiment's Service have the names of
+/// those of the containers, by name. If it is not among them or not known, because the Service cannot be read or the anchor is
+/// of another kind, it is the port with the anchor's own number or name.
+fn port_behind(anchor: &Destination<'_>, ports: &ExperimentPorts) -> Option<Port> {
+    let port = anchor.port();
+    let is_anchors = |it: &&ServicePort| match &port {
+        Some(Port::Number(number)) => it.number == *number,
+        Some(Port::Name(name)) => it.name == *name,
+        None => false,
+    };
+    let is_service = anchor.object().is_some_and(|it| it.kind == "SERVICE");
+    let stable = match &*ports.stable {
+        [only] if port.is_none() => Some(only),
+        several => several.iter().find(is_anchors),
+    };
+    let stable = stable.filter(|_| is_service);
+    let leads_there =
+        |it: &&ServicePort| stable.is_some_and(|to| it.target == to.target || it.name == to.target);
+    let found = match &*ports.own {
+        [only] => Some(only),
+        own => own.iter().find(leads_there).or(own.iter().find(is_anchors)),
+    };
+    found.map(|port| Port::Number(port.number))
+}
+
 /// Checks that the Service of `subset` is neither the stable nor the canary Service: the controller changes the selector of
 /// these so that each selects one version.
 fn check_selector(service: &str, named: &ServicePair) -> Result<(), Refusal> {
@@ -496,5 +545,74 @@ impl fmt::Display for Pattern<'_> {
             write!(f, " {label}={value}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::destinations::ReadContext;
+
+    /// Ports are written as `name:number>target`.
+    fn ports(text: &str) -> Vec<ServicePort> {
+        let port = |text: &str| {
+            let (name, port) = text.split_once(':').unwrap();
+            let (number, target) = port.split_once('>').unwrap_or((port, port));
+            ServicePort {
+                number: number.parse().unwrap(),
+                name: name.to_owned(),
+                target: target.to_owned(),
+            }
+        };
+        text.split_ascii_whitespace().map(port).collect()
+    }
+
+    #[track_caller]
+    fn check(anchor: &Value, stable: &str, own: &str, expect: Option<u32>) {
+        let context = ReadContext {
+            namespace: "shop",
+            distinction: Distinction::default(),
+        };
+        let known = ExperimentPorts {
+            own: ports(own),
+            stable: ports(stable),
+        };
+        let found = port_behind(&Destination::new(anchor, context), &known);
+        let number = expect.map(Port::Number);
+        assert_eq!(found, number, "{anchor}, stable {stable}, own {own}");
+    }
+
+    #[test]
+    fn a_port_of_an_experiment_is_found_through_the_stable_service() {
+        let to = |port: Value| json!({"ref": {"name": "reviews"}, "port": port});
+        let number = |number: u32| to(json!({ "number": number }));
+        let name = |name: &str| to(json!({ "name": name }));
+        let none = json!({"ref": {"name": "reviews"}});
+        let own = "metrics:9090 http:8080";
+        // By the number or the name of the targetPort.
+        check(&number(80), "x:80>8080 y:81>9090", own, Some(8080));
+        check(&number(80), "x:80>http", own, Some(8080));
+        check(&name("y"), "x:80>8080 y:81>9090", own, Some(9090));
+        // The number of the anchor is another port of the containers.
+        check(&number(9090), "x:9090>8080", own, Some(8080));
+        // A Service with one port needs none in the route.
+        check(&none, ":80>http", own, Some(8080));
+        check(&none, "x:80>8080 y:81>9090", own, None);
+        // The stable Service does not tell.
+        check(&number(8080), "", own, Some(8080));
+        check(&name("http"), "x:81>9090", own, Some(8080));
+        check(&number(8080), "x:8080>1234", own, Some(8080));
+        check(&number(80), "x:80>1234", own, None);
+        check(&number(80), "", own, None);
+        check(&none, "", own, None);
+        // One port is the only choice.
+        check(&number(80), "x:80>1234", ":3000", Some(3000));
+        check(&none, "", ":3000", Some(3000));
+        check(&none, "", "", None);
+        // A VirtualDestination has its own ports.
+        let virtual_destination = json!({"kind": "VIRTUAL_DESTINATION", "ref": {"name": "reviews"}, "port": {"number": 8080}});
+        check(&virtual_destination, "x:8080>9090", own, Some(8080));
     }
 }

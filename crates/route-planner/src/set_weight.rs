@@ -361,7 +361,7 @@ impl<'w, 'a> Request<'w, 'a> {
             {
                 *sum = sum.saturating_add(weight);
             } else {
-                additional.push((roles.additional(service, extra.port), weight));
+                additional.push((roles.additional(service, extra.ports.as_ref()), weight));
             }
         }
         if desired > 0 {

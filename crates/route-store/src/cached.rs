@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join;
-use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{
+    MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
+};
 use json_patch::Patch;
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
@@ -353,8 +355,8 @@ impl RolloutReader for CachedRouteStore {
 }
 
 impl ServiceReader for CachedRouteStore {
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        self.store.local.service_port(key).await
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
+        self.store.local.service_ports(key).await
     }
 }
 
@@ -420,7 +422,7 @@ mod tests {
             let key = key(name);
             assert_eq!(store.read(&key).await.is_ok(), !is_local);
             assert_eq!(store.rollout(&key).await.unwrap().is_some(), is_local);
-            let port = store.service_port(&key).await.unwrap();
+            let port = store.service_ports(&key).await.unwrap();
             assert_eq!(port.is_some(), is_local);
         }
         let one = cached(Clusters::one(api("one")));

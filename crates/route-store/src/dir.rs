@@ -15,6 +15,7 @@ use std::{
 
 use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc, RouteTableSelector,
+    ServicePort,
 };
 use json_patch::Patch;
 use rollout_types::Rollout;
@@ -22,9 +23,7 @@ use serde_json::{Value, json};
 
 use crate::{
     EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError,
-    error::label,
-    resources::{Service, first_port},
+    ServiceReader, StoreError, error::label, resources::Service,
 };
 
 /// Namespace of a document without one.
@@ -137,10 +136,10 @@ impl RolloutReader for DirRouteStore {
 impl EndpointReader for DirRouteStore {}
 
 impl ServiceReader for DirRouteStore {
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| match inner.find::<Service>(&key) {
-            Ok((_, _, service)) => Ok(first_port(service.raw())),
+            Ok((_, _, service)) => Ok(Some(ServicePort::all(service.raw()))),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         })

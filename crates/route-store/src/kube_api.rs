@@ -45,7 +45,8 @@ use futures::{
     stream,
 };
 use gloo_types::{
-    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc,
+    RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
 use kube::{
@@ -60,7 +61,7 @@ use tokio::sync::OnceCell;
 
 use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
-use crate::resources::{CoreEvent, LeaseObject, Service, first_port};
+use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
     Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError, with_context,
@@ -331,9 +332,9 @@ impl RolloutReader for KubeRouteStore {
 }
 
 impl ServiceReader for KubeRouteStore {
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         match self.get_object::<Service>(key).await {
-            Ok(service) => Ok(first_port(service.raw())),
+            Ok(service) => Ok(Some(ServicePort::all(service.raw()))),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

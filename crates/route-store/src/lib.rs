@@ -29,7 +29,9 @@ mod rollout;
 mod selection;
 mod table;
 
-use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{
+    Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
+};
 use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
@@ -222,17 +224,12 @@ pub trait RolloutReader: Send + Sync + 'static {
 
 /// Looks up Services.
 pub trait ServiceReader: Send + Sync + 'static {
-    /// Returns whether the store has Services at all. In a store that only has tables, a missing Service means nothing.
-    fn keeps_services(&self) -> bool {
-        true
-    }
-
-    /// Returns the first port of a Service; `None` if the Service does not exist or has no port.
+    /// Returns the TCP ports of a Service; `None` if the Service does not exist.
     ///
     /// # Errors
     /// Returns `Err` if the store cannot be read.
-    fn service_port(
+    fn service_ports(
         &self,
         key: &ObjectKey,
-    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<ServicePort>>, StoreError>> + Send;
 }

@@ -8,7 +8,7 @@ use std::{
 use futures::{StreamExt as _, stream};
 use gloo_types::{
     Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc,
-    RouteTableSelector,
+    RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
 use rollout_types::Rollout;
@@ -19,7 +19,7 @@ use crate::{
     Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError,
     endpoints::{POD_HASH, endpoints_in},
-    resources::{EndpointSlice, Pod, Service, first_port},
+    resources::{EndpointSlice, Pod, Service},
 };
 
 /// A store in memory. Every write sets a new `metadata.resourceVersion`. Clones share their objects.
@@ -298,15 +298,9 @@ impl RolloutReader for MemoryRouteStore {
 }
 
 impl ServiceReader for MemoryRouteStore {
-    fn keeps_services(&self) -> bool {
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         let state = self.state();
-        let mut kinds = state.objects.keys().map(|(kind, _)| *kind);
-        kinds.any(|kind| kind == Service::KIND)
-    }
-
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        let state = self.state();
-        Ok(state.objects.get(&id::<Service>(key)).and_then(first_port))
+        Ok(state.objects.get(&id::<Service>(key)).map(ServicePort::all))
     }
 }
 

@@ -33,9 +33,3 @@ resources! {
     /// `v1` Event. The controller's role has no permission for Events of `events.k8s.io`.
     CoreEvent = "Event", "events" in "";
 }
-
-/// Returns the first port of a Service.
-pub(crate) fn first_port(service: &Value) -> Option<u32> {
-    let port = service.pointer("/spec/ports/0/port")?.as_u64()?;
-    u32::try_from(port).ok()
-}

@@ -8,11 +8,12 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gloo_types::{ObjectKey, ServicePort};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination, error_chain,
     rollout::{REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute},
 };
-use route_store::MemoryRouteStore;
+use route_store::{MemoryRouteStore, ServiceReader as _};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -285,7 +286,9 @@ fn describe(step: &Value) -> String {
 }
 
 /// The plugin's router over tables in memory.
-pub(super) struct Trial {
+pub(super) struct Trial<'a> {
+    subject: &'a Subject,
+    store: Arc<MemoryRouteStore>,
     router: GlooRouter<MemoryRouteStore>,
     warnings: Warnings,
     deferred: Arc<DeferredError>,
@@ -321,11 +324,13 @@ pub(super) struct Outcome {
     pub(super) deferred: Option<String>,
 }
 
-impl Trial {
-    pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy) -> Self {
+impl<'a> Trial<'a> {
+    pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy, subject: &'a Subject) -> Self {
         let deferred = Arc::<DeferredError>::default();
         let observer = Arc::clone(&deferred) as Arc<dyn Observer>;
         Self {
+            subject,
+            store: Arc::clone(store),
             router: GlooRouter::new(Arc::clone(store), policy).with_observer(observer),
             warnings: Warnings::default(),
             deferred,
@@ -333,6 +338,11 @@ impl Trial {
     }
 
     pub(super) async fn call(&self, rollout: &Rollout, call: &Call) -> Outcome {
+        if let Call::SetWeight(_, additional) = call {
+            for destination in additional {
+                self.start_experiment(&destination.service_name).await;
+            }
+        }
         let listening = tracing::subscriber::set_default(self.warnings.clone());
         let made = call.make(&self.router, rollout).await;
         drop(listening);
@@ -342,6 +352,29 @@ impl Trial {
             warnings,
             error: made.err().map(|error| error_chain(error.as_error())),
             deferred: self.deferred.lock().take(),
+        }
+    }
+}
+
+impl Trial<'_> {
+    /// Creates the Service of an experiment as the controller does, unless the files have it. Without the stable Service,
+    /// nothing tells which of several ports is the right one: then there is no Service, and the router says what it assumes.
+    async fn start_experiment(&self, name: &str) {
+        let key = ObjectKey::new(&self.subject.key.namespace, name);
+        let is_known = async |key: &ObjectKey| {
+            let ports = self.store.service_ports(key).await;
+            ports.is_ok_and(|ports| ports.is_some())
+        };
+        let has_stable = match self.subject.stable_service() {
+            Some(stable) => is_known(&stable).await,
+            None => false,
+        };
+        if let Some(service) = self.subject.service_of_experiment(name)
+            && (has_stable || ServicePort::all(&service).len() == 1)
+            && !is_known(&key).await
+        {
+            // Without a name, the controller has created no Service, and the plugin reports it.
+            let _ = self.store.put_service(service);
         }
     }
 }

@@ -108,7 +108,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
     let update = Update::new(&subject);
     let before = objects(&store).await?;
-    let trial = Trial::new(&store, args.source.policy());
+    let trial = Trial::new(&store, args.source.policy(), &subject);
     let mut report = Report {
         rollout: subject.key.to_string(),
         calls: Vec::new(),

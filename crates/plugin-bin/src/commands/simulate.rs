@@ -77,7 +77,7 @@ pub(super) enum End {
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
     let update = Update::new(&subject);
-    let trial = Trial::new(&store, args.source.policy());
+    let trial = Trial::new(&store, args.source.policy(), &subject);
     let passes = update.passes(args.abort_at);
     let report = Report {
         rollout: subject.key.to_string(),
@@ -92,7 +92,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 
 /// Runs an update until its end, or until the plugin refuses a call.
 pub(super) async fn run_update(
-    trial: &Trial,
+    trial: &Trial<'_>,
     store: &Arc<MemoryRouteStore>,
     passes: &[Pass],
 ) -> anyhow::Result<Report> {

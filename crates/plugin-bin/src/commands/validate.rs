@@ -19,7 +19,7 @@ use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
 use super::passes::{Trial, Update};
 use super::simulate::{End, run_update};
 use super::world::{Source, Subject};
-use crate::{error::ShiftError, from_rpc};
+use crate::{error::ShiftError, from_rpc, router::ASSUMED_PORT};
 
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
 ///
@@ -213,7 +213,7 @@ async fn rollout_problems(
         return Ok(vec![Problem::warning(spot, message)]);
     }
     store.put_rollout(subject.api.clone())?;
-    let trial = Trial::new(store, source.policy());
+    let trial = Trial::new(store, source.policy(), subject);
     let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
 
     let steps = path("spec.strategy.canary.steps");
@@ -233,7 +233,9 @@ async fn rollout_problems(
             }
             None => spot.clone(),
         };
-        for warning in &pass.warnings {
+        // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
+        let is_problem = |warning: &&String| !warning.ends_with(ASSUMED_PORT);
+        for warning in pass.warnings.iter().filter(is_problem) {
             problems.push(Problem::warning(
                 spot.clone(),
                 format!("{label}: {warning}"),

@@ -9,7 +9,7 @@ use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteT
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
-    RolloutReader as _, RouteStore as _, StoreError,
+    RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(super) struct Source {
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
 
-    /// With -f: read RouteTables and MirrorPolicies that the files lack from the cluster.
+    /// With -f: read RouteTables, MirrorPolicies and the stable Service that the files lack from the cluster.
     #[arg(long, requires = "files")]
     live: bool,
 
@@ -119,6 +119,38 @@ impl Subject {
             }),
         }
     }
+
+    /// Returns the stable Service; `None` if no step is an experiment.
+    fn stable_of_experiments(&self) -> Option<ObjectKey> {
+        let steps = self
+            .api
+            .pointer("/spec/strategy/canary/steps")?
+            .as_array()?;
+        steps.iter().find(|step| step.get("experiment").is_some())?;
+        self.stable_service()
+    }
+
+    /// Returns the stable Service.
+    pub(super) fn stable_service(&self) -> Option<ObjectKey> {
+        let stable = self.rollout.services()?.stable;
+        Some(ObjectKey::new(&self.key.namespace, stable))
+    }
+
+    /// Returns the Service that the controller makes for an experiment: a port for each port of the containers. `None` if the
+    /// Rollout has no Pod template, or if that declares no port.
+    pub(super) fn service_of_experiment(&self, name: &str) -> Option<Value> {
+        let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned();
+        let containers = of(self.api.pointer("/spec/template/spec")?, "containers")?;
+        let ports = containers.iter().filter_map(|it| of(it, "ports")).flatten();
+        let ports = ports.map(|port| json!({"name": port.get("name"), "port": port.get("containerPort"), "protocol": port.get("protocol")}));
+        let ports: Vec<Value> = ports.collect();
+        let key = ObjectKey::new(&self.key.namespace, name);
+        (!ports.is_empty()).then(|| service(&key, ports))
+    }
+}
+
+fn service(key: &ObjectKey, ports: Vec<Value>) -> Value {
+    json!({"metadata": {"name": key.name, "namespace": key.namespace}, "spec": {"ports": ports}})
 }
 
 impl Source {
@@ -203,6 +235,10 @@ impl Source {
         match manifest.kind() {
             RouteTable::KIND => store.put(object()).map(drop),
             MirrorPolicy::KIND => store.put_policy(object()).map(drop),
+            // Knative has Services, too.
+            "Service" if manifest.value.get("apiVersion") == Some(&json!("v1")) => {
+                store.put_service(object()).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -243,6 +279,19 @@ impl Source {
             return Ok(());
         };
         let clusters = self.clusters();
+        if let Some(stable) = subject.stable_of_experiments()
+            && store.service_ports(&stable).await?.is_none()
+        {
+            match clusters.local.service_ports(&stable).await {
+                Ok(Some(ports)) => {
+                    let ports = ports.iter().map(|port| json!({"name": port.name, "port": port.number, "targetPort": port.target}));
+                    store.put_service(service(&stable, ports.collect()))?;
+                }
+                // The router says what it assumes.
+                Ok(None) | Err(StoreError::Forbidden { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let selection = clusters
             .tables
             .select(config.route_tables(), Freshness::Live)

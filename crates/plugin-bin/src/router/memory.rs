@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, ServicePort};
 use rollouts_rpc::{PodHashes as ReceivedHashes, Rollout};
 use route_planner::{IntentKind, PodHashes};
 use tokio::time::Instant;
@@ -37,8 +37,8 @@ struct State {
     hashes: Option<Hashes>,
     /// The tables that the Rollout selected, so that a table which it no longer selects can be restored.
     selected: BTreeSet<ObjectKey>,
-    /// Ports of an experiment's Services, by name.
-    ports: BTreeMap<String, u32>,
+    /// Ports of the Services of a running experiment and of the stable Service.
+    ports: BTreeMap<ObjectKey, Vec<ServicePort>>,
     /// The weight for which a call has already waited until Gloo accepts it.
     awaited: Option<IntentKind>,
     full: Option<Full>,
@@ -236,15 +236,27 @@ impl Memory {
         self.lock().by_key.is_empty()
     }
 
-    /// Returns the recorded port of a Service of a running experiment.
-    pub(super) fn port(&self, rollout: &ObjectKey, service: &str) -> Option<u32> {
-        self.change(rollout, |state| state.ports.get(service).copied())
+    /// Returns the recorded ports of a Service that a running experiment needs.
+    pub(super) fn ports(
+        &self,
+        rollout: &ObjectKey,
+        service: &ObjectKey,
+    ) -> Option<Vec<ServicePort>> {
+        self.change(rollout, |state| state.ports.get(service).cloned())
     }
 
-    pub(super) fn remember_port(&self, rollout: &ObjectKey, service: &str, port: u32) {
-        self.change(rollout, |state| {
-            state.ports.insert(service.to_owned(), port)
-        });
+    pub(super) fn remember_ports(
+        &self,
+        rollout: &ObjectKey,
+        service: ObjectKey,
+        ports: Vec<ServicePort>,
+    ) {
+        self.change(rollout, |state| state.ports.insert(service, ports));
+    }
+
+    /// Drops the ports when an experiment has ended: the next one may create a Service of the same name.
+    pub(super) fn forget_ports(&self, rollout: &ObjectKey) {
+        self.change(rollout, |state| state.ports = BTreeMap::new());
     }
 
     /// Whether this is the first call that waits until Gloo accepts `weight`.

@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, ServicePort};
 use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
-use route_planner::{IntentKind, Plan};
+use route_planner::{ExperimentPorts, IntentKind, Plan, stable_service};
 use route_store::{Decision, RolloutReader, Selection, Store, StoreError};
 use tracing::{info, warn};
 
@@ -18,6 +18,9 @@ use crate::{
     error::Failure,
     from_rpc::{self, Request},
 };
+
+/// The end of the warning about a Service whose ports are not known.
+pub(crate) const ASSUMED_PORT: &str = "it gets the port of the stable destination";
 
 /// The selected tables.
 pub(super) struct Selected {
@@ -125,8 +128,8 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Finds the port of each Service of an experiment that gets traffic. The controller creates the Service with the ports
-    /// of the Pods. A Service is read once.
+    /// Finds the ports of each Service of an experiment that gets traffic, and of the stable Service if that has to tell which of
+    /// several ports is the right one. While an experiment runs, a Service is read once.
     async fn find_ports(
         &self,
         request: &mut Request,
@@ -134,45 +137,83 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Vec<Failure> {
         let rollout = request.rollout.clone();
+        let stable = stable_service(&request.config, &request.intent);
         let IntentKind::SetWeight(split) = &mut request.intent.kind else {
             return Vec::new();
         };
+        if split.additional.is_empty() {
+            self.memory.forget_ports(&rollout);
+        }
         let mut failures = Vec::new();
+        let mut stable_ports = None;
         for destination in &mut split.additional {
             let name = &destination.service;
-            if destination.weight <= 0 || name.is_empty() || !self.store.keeps_services() {
-                continue;
-            }
-            destination.port = self.memory.port(&rollout, name);
-            if destination.port.is_some() {
+            if destination.weight <= 0 || name.is_empty() {
                 continue;
             }
             let service = ObjectKey::new(&rollout.namespace, name);
             let in_tables = tables.iter().flat_map(|table| ports_to(table, &service));
             let in_tables: Vec<_> = in_tables.collect();
-            let read = deadline.reading(self.store.service_port(&service));
-            let Some(read) = read.await else {
-                failures.push(Failure::NotRead(format!("Service {service}")));
-                continue;
+            let own = match self.ports(&rollout, &service, deadline).await {
+                Ok(Some(ports)) => ports,
+                Ok(None) => {
+                    if in_tables.is_empty() {
+                        warn!(%rollout, "the port of Service {service} of the experiment is not known: {ASSUMED_PORT}");
+                    }
+                    continue;
+                }
+                // It keeps its port.
+                Err(Failure::Read { .. }) if !in_tables.is_empty() => {
+                    let numbers: BTreeSet<u32> = in_tables.into_iter().flatten().collect();
+                    if numbers.is_empty() {
+                        continue;
+                    }
+                    numbers.into_iter().map(ServicePort::plain).collect()
+                }
+                Err(failure) => {
+                    failures.push(failure);
+                    continue;
+                }
             };
-            match read {
-                Ok(Some(port)) => {
-                    self.memory.remember_port(&rollout, name, port);
-                    destination.port = Some(port);
+            if own.len() > 1
+                && stable_ports.is_none()
+                && let Some(stable) = &stable
+            {
+                match self.ports(&rollout, stable, deadline).await {
+                    Ok(ports) => stable_ports = Some(ports.unwrap_or_default()),
+                    Err(failure) => failures.push(failure),
                 }
-                // In another cluster than the controller's there is no such Service, and no reason to grant it.
-                Ok(None) | Err(StoreError::Forbidden { .. }) if in_tables.is_empty() => {
-                    warn!(%rollout, "the port of Service {service} of the experiment is not known: it gets the port of the stable destination");
-                }
-                Ok(None) | Err(StoreError::Forbidden { .. }) => {}
-                Err(source) if in_tables.is_empty() => failures.push(Failure::Read {
-                    rollout: rollout.clone(),
-                    source: Box::new(source),
-                }),
-                Err(_) => destination.port = in_tables.into_iter().flatten().next(),
             }
+            let stable = stable_ports.clone().unwrap_or_default();
+            destination.ports = Some(ExperimentPorts { own, stable });
         }
         failures
+    }
+
+    /// Returns the ports of a Service; `None` if they are not known.
+    async fn ports(
+        &self,
+        rollout: &ObjectKey,
+        service: &ObjectKey,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<ServicePort>>, Failure> {
+        if let Some(known) = self.memory.ports(rollout, service) {
+            return Ok(Some(known));
+        }
+        let read = deadline.reading(self.store.service_ports(service)).await;
+        match read.ok_or_else(|| Failure::NotRead(format!("Service {service}")))? {
+            Ok(Some(ports)) if !ports.is_empty() => {
+                let service = service.clone();
+                self.memory.remember_ports(rollout, service, ports.clone());
+                Ok(Some(ports))
+            }
+            // In another cluster than the controller's there is no such Service, and no reason to grant it.
+            Ok(_) | Err(StoreError::Forbidden { .. }) => Ok(None),
+            Err(source) => Err(Failure::Read {
+                rollout: rollout.clone(),
+                source: Box::new(source),
+            }),
+        }
     }
 }
 

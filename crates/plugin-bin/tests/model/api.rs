@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::TrafficRouter as _;
@@ -434,8 +434,8 @@ impl RolloutReader for Api {
 }
 
 impl ServiceReader for Api {
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        self.memory().service_port(key).await
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
+        self.memory().service_ports(key).await
     }
 }
 

@@ -90,16 +90,20 @@ async fn an_unreadable_file_does_not_hide_other_files() {
 }
 
 #[tokio::test]
-async fn the_port_of_a_service_is_its_first() {
+async fn the_ports_of_a_service_are_read() {
     let fixture = fixture(
-        "kind: Service\nmetadata: {name: a, namespace: shop}\nspec: {ports: [{port: 8080}, {port: 81}]}\n",
+        "kind: Service\nmetadata: {name: a, namespace: shop}\nspec: {ports: [{port: 8080}, {name: x, port: 81}]}\n",
     );
-    let port = async |name| {
+    let ports = async |name| {
         let key = ObjectKey::new("shop", name);
-        fixture.store.service_port(&key).await.unwrap()
+        let ports = fixture.store.service_ports(&key).await.unwrap()?;
+        Some(ports.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    assert_eq!(port("a").await, Some(8080));
-    assert_eq!(port("b").await, None);
+    assert_eq!(
+        ports("a").await,
+        Some(vec!["8080".to_owned(), "x 81".to_owned()])
+    );
+    assert_eq!(ports("b").await, None);
 }
 
 #[tokio::test]

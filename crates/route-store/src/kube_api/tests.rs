@@ -191,10 +191,13 @@ async fn a_service_is_read_from_the_core_group() {
     let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
     let (store, sent) = store(vec![(200, service), (403, failure(403, "no", None))]);
     let key = ObjectKey::new("shop", "exp");
-    assert_eq!(store.service_port(&key).await.unwrap(), Some(8080));
+    assert_eq!(
+        store.service_ports(&key).await.unwrap(),
+        Some(vec![ServicePort::plain(8080)])
+    );
     assert_eq!(lines(&sent), ["GET /api/v1/namespaces/shop/services/exp"]);
     assert_eq!(
-        store.service_port(&key).await.unwrap_err().to_string(),
+        store.service_ports(&key).await.unwrap_err().to_string(),
         "not allowed to get Service shop/exp: grant it on services (no)"
     );
 }

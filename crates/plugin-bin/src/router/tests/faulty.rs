@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
     Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc,
@@ -203,10 +203,10 @@ impl RolloutReader for Faulty {
 }
 
 impl ServiceReader for Faulty {
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         *self.services_read.lock().unwrap() += 1;
         self.reach("get", "service").await?;
-        self.store.service_port(key).await
+        self.store.service_ports(key).await
     }
 }
 

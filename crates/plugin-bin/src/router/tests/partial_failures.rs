@@ -309,7 +309,10 @@ async fn check_port(fixture: &Fixture, expect: Result<Option<u32>, &str>) {
     let IntentKind::SetWeight(split) = request.intent.kind else {
         panic!("{request:?}");
     };
-    let port = Failures::check(selected.failures).map(|()| split.additional[0].port);
+    let port = Failures::check(selected.failures).map(|()| {
+        let ports = split.additional[0].ports.as_ref()?;
+        Some(ports.own[0].number)
+    });
     match (port, expect) {
         (Ok(port), Ok(expect)) => assert_eq!(port, expect),
         (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
@@ -344,6 +347,36 @@ async fn t18_an_unreadable_service_keeps_its_port() {
     let fixture = Fixture::new([known]);
     fixture.store.fail("get service", Fault::Timeout);
     check_port(&fixture, Ok(Some(9090))).await;
+}
+
+#[tokio::test]
+async fn t18_the_stable_service_is_read_only_if_it_has_to_tell() {
+    let fixture = Fixture::new([shop()]);
+    let service = |name: &str, ports: Value| json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {"ports": ports}});
+    let several = json!([{"name": "metrics", "port": 9090}, {"name": "http", "port": 8080}]);
+    fixture.store.put_service(service("exp", several)).unwrap();
+    for reads in [2, 3] {
+        // Without the stable Service it is asked for again.
+        check_port(&fixture, Ok(Some(9090))).await;
+        assert_eq!(fixture.store.services_read(), reads);
+    }
+    fixture
+        .store
+        .put_service(service("web", json!([{"port": 80, "targetPort": "http"}])))
+        .unwrap();
+    for _ in 0..2 {
+        check_port(&fixture, Ok(Some(9090))).await;
+        assert_eq!(fixture.store.services_read(), 4);
+    }
+    // After the experiment, another one may have a Service of this name.
+    let rollout = rollout(select_shop());
+    let ended = fixture.router.set_weight(&rollout, desired(10), &[]);
+    ended.await.unwrap();
+    fixture
+        .store
+        .put_service(service("exp", json!([{"port": 7000}])))
+        .unwrap();
+    check_port(&fixture, Ok(Some(7000))).await;
 }
 
 #[tokio::test]
