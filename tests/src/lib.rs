@@ -13,6 +13,7 @@ mod demo;
 mod eventually;
 mod generator;
 mod install;
+pub mod meaning;
 pub mod traffic;
 
 pub use appset_installation::{Installed, PluginConfig, appset_chart, appset_kustomization};

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: runs the model of the plugin, real rollouts under disturbances, or promotions under load, for a given time.
+//! `cargo xtask soak`: runs the model of the plugin, real rollouts under disturbances, promotions under load, or the proof by
+//! requests, longer than the tests do.
 
 use xshell::{Shell, cmd};
 
@@ -27,6 +28,16 @@ pub(crate) struct Args {
         conflicts_with_all = ["seed", "chaos", "minutes"]
     )]
     traffic: Option<u64>,
+    /// Instead of histories in memory, send requests to this many generated RouteTables, once with the owner's routes and once
+    /// with the plugin's. Needs an Envoy.
+    #[arg(
+        long,
+        value_name = "TABLES",
+        num_args = 0..=1,
+        default_missing_value = "10000",
+        conflicts_with_all = ["seed", "chaos", "minutes", "traffic"]
+    )]
+    meaning: Option<u64>,
     /// With --traffic: how many Rollouts of each kind run in parallel. They share a load of 200 requests per second.
     #[arg(long, default_value_t = 8, requires = "traffic", value_parser = clap::value_parser!(u32).range(1..=12))]
     lanes: u32,
@@ -35,10 +46,14 @@ pub(crate) struct Args {
 /// Plays random histories in release mode, and prints their number, and the first one with a violation.
 ///
 /// # Errors
-/// Returns `Err` if a history has a violation, a table is not restored after a disturbance, or a build fails.
+/// Returns `Err` if a history has a violation, a table is not restored after a disturbance, a managed route changes more than its
+/// step says, or a build fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if let Some(updates) = args.traffic {
         return traffic::soak(sh, updates, args.lanes);
+    }
+    if let Some(tables) = args.meaning {
+        return traffic::meaning(sh, tables);
     }
     if args.chaos {
         return go::chaos(sh, args.minutes);

@@ -11,12 +11,12 @@ use crate::{
     report::say,
 };
 
-/// Runs the tests in which our host side calls the plugin.
+/// Runs the tests in which our host side calls the plugin, and the proof by requests.
 ///
 /// # Errors
 /// Returns `Err` if the build or a test fails.
 pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    let targets = ["traffic_envoy", "traffic_split"];
+    let targets = ["traffic_envoy", "traffic_split", "traffic_meaning"];
     Ok(tests(sh, &targets, envoy, plugin).run()?)
 }
 
@@ -75,6 +75,17 @@ pub(crate) fn soak(sh: &Shell, updates: u64, lanes: u32) -> anyhow::Result<()> {
     let tests = tests.args(["--", "--nocapture"]);
     let tests = tests.env("TRAFFIC_UPDATES", updates.to_string());
     go::with_programs(sh, tests.env("TRAFFIC_LANES", lanes.to_string()))
+}
+
+/// Runs the proof by requests over this many generated RouteTables, in release mode.
+///
+/// # Errors
+/// Returns `Err` if the build fails, or a managed route changes more than its step says.
+pub(crate) fn meaning(sh: &Shell, tables: u64) -> anyhow::Result<()> {
+    let envoy = envoy(sh)?;
+    let proof = e2e::command(sh, &["traffic_meaning"]).args(["--release", "--", "--nocapture"]);
+    let proof = proof.env("MEANING_TABLES", tables.to_string());
+    Ok(proof.env("ENVOY_BINARY", envoy).run()?)
 }
 
 fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cmd<'a> {

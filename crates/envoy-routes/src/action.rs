@@ -85,11 +85,10 @@ fn forward_to(
                 Reason::NotOne("pathRewrite, regexRewrite"),
             ));
         }
+        // In Envoy, an empty rewrite is none.
+        (Some(path), None) if path.is_empty() => {}
         (Some(path), None) => match matcher::path(matcher)? {
-            Path::Regex(regex) => {
-                let literal = path.replace('\\', r"\\");
-                set("regex_rewrite", regex_rewrite(&regex, &literal));
-            }
+            Path::Regex(_) => return Err(Refusal::new("pathRewrite", Reason::Unsupported)),
             Path::Exact(_) | Path::Prefix(_) => set("prefix_rewrite", json!(path)),
         },
         (None, Some(rewrite)) => {

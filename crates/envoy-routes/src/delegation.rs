@@ -3,7 +3,9 @@
 //! ```text
 //! root table            child table               resolved routes
 //! - uri: {prefix: /a}   - uri: {prefix: /a/b}     matchers /a/b of the child, which the parent includes
-//!   delegate: child     - uri: {prefix: /c}       refused: no request meets /a and /c
+//!   delegate: child
+//! - uri: {prefix: /b}   - uri: {prefix: /c}       refused: no request meets /b and /c, so all requests to /b get
+//!   delegate: other     - uri: {prefix: /b/d}     status 500
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +92,12 @@ impl Table {
     pub(crate) fn name(&self) -> String {
         format!("RouteTable {}", self.key)
     }
+
+    /// The time of its creation, in the form of Kubernetes, which sorts as text.
+    fn created(&self) -> Option<&str> {
+        let created = self.raw.pointer("/metadata/creationTimestamp")?;
+        created.as_str()
+    }
 }
 
 impl Leaf<'_> {
@@ -157,7 +165,7 @@ fn routes_below<'a>(
                 path.push(&table.key);
                 match children(table, delegate, tables, &path) {
                     Ok(found) => {
-                        leaves.extend(delegated(&leaf, delegate, &found, tables, path, reached));
+                        leaves.extend(delegated(leaf, delegate, &found, tables, path, reached));
                     }
                     Err(refusal) => {
                         leaf.refused = Some(refusal.within("delegate"));
@@ -171,9 +179,9 @@ fn routes_below<'a>(
     leaves
 }
 
-/// The routes of the tables that a route delegates to.
+/// The routes of the tables that a route delegates to. If matchers conflict, it is the delegating route itself, refused.
 fn delegated<'a>(
-    leaf: &Leaf<'a>,
+    mut leaf: Leaf<'a>,
     delegate: &DelegateAction,
     children: &[&'a Table],
     tables: &'a [Table],
@@ -191,14 +199,25 @@ fn delegated<'a>(
         .iter()
         .flat_map(|child| routes_below(child, tables, &below_it, reached));
     let mut routes: Vec<Leaf<'a>> = routes.collect();
+    // A conflict further down has replaced the delegating route there, so that it is none here.
+    let is_conflict = |route: &&Leaf<'_>| {
+        let refused = route.refused.as_ref();
+        refused.is_some_and(|refused| refused.reason == Reason::Conflict)
+    };
+    if let Some(route) = routes.iter().find(is_conflict) {
+        let child = format!("{}: {}", route.table.name(), route.path());
+        leaf.refused = Some(Refusal::new("delegate", Reason::ConflictWith(child)));
+        return vec![leaf];
+    }
     if delegate.sort_method == SortMethod::RouteSpecificity {
-        // A route is as specific as its most specific matcher. The sort is stable.
+        // A route is as specific as its most specific matcher. The sort is stable, so that ties keep the order of the tables.
         routes.sort_by_cached_key(|leaf| leaf.matchers.iter().map(matcher::specificity).min());
     }
     routes
 }
 
-/// The tables to which a route of `table` delegates, in the order of their weights.
+/// The tables to which a route of `table` delegates, in the order of their weights. Tables of one weight are in the order of the
+/// selectors, and the tables of one selector are in order of their creation.
 fn children<'a>(
     table: &Table,
     delegate: &DelegateAction,
@@ -213,7 +232,11 @@ fn children<'a>(
     }
     let mut found = Vec::new();
     for selector in &delegate.route_tables {
-        for child in tables.iter().filter(|child| selects(selector, child)) {
+        let mut selected: Vec<&Table> = tables.iter().collect();
+        selected.retain(|child| selects(selector, child));
+        // `tables` is in order of names, which decides if no time is known.
+        selected.sort_by_key(|child| child.created());
+        for child in selected {
             let is_known = found.iter().any(|known: &&Table| known.key == child.key);
             if !child.is_root() && !is_known {
                 found.push(child);

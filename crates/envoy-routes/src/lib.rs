@@ -5,19 +5,48 @@
 //! translate as [`Untranslated`]. A route that it cannot translate responds with status 500, as an invalid route does in
 //! Gloo.
 //!
-//! | object | Envoy |
-//! |---|---|
-//! | `hosts` | one virtual host per host; tables with the same host share it |
-//! | `matchers` | one route per matcher, since matchers are alternatives |
-//! | `uri` | `path`, `prefix` (of the text, not of path segments) or `safe_regex` (of the whole path) |
-//! | `headers`, `queryParameters`, `method` | `headers`, `query_parameters`, the header `:method` |
-//! | `forwardTo.destinations` | `cluster`, or `weighted_clusters` by [`gloo_types::effective_weights`] |
-//! | `subset` | a separate cluster, see [`Backend`] |
-//! | `pathRewrite`, `regexRewrite`, `hostRewrite`, `autoHostRewrite` | `prefix_rewrite` or `regex_rewrite`, `host_rewrite_literal`, `auto_host_rewrite` |
-//! | `redirect`, `directResponse` | `redirect`, `direct_response` |
-//! | `delegate` | the routes of the child tables, with the matchers of both |
-//! | MirrorPolicy | `request_mirror_policies`, with the denominator `MILLION` |
-//! | RetryTimeoutPolicy | `timeout` and `retry_policy` |
+//! The last column names the comment in the vendor's protos, by message and field, that a rule follows
+//! (`github.com/solo-io/solo-apis` v1.6.32-0.20240925114939-9e6df5259d8e, `api/gloo.solo.io`).
+//!
+//! | object | Envoy | comment |
+//! |---|---|---|
+//! | `hosts` | one virtual host per host; tables with the same host share it | `RouteTableSpec.hosts`; none about several tables with one host: in order of their names |
+//! | `matchers` | one route per matcher, since matchers are alternatives; none matches any request | `HTTPRoute.matchers` |
+//! | `uri` | `path`, `prefix` (of the text, not of path segments) or `safe_regex` (of the whole path) | `StringMatch`; `ignore_case`: "no effect for the regex match"; `suffix`: "not currently supported" |
+//! | `headers` | `headers` | `HTTPRequestMatcher.headers`: "all headers must match"; `HeaderMatcher.value`: absent means any; `invert_match`: also matches if the header is absent |
+//! | `queryParameters`, `method` | `query_parameters`, the header `:method` | `HTTPRequestMatcher.query_parameters`, `.method` |
+//! | `forwardTo.destinations` | `cluster`, or `weighted_clusters` by [`gloo_types::effective_weights`] | `ForwardToAction.destinations` |
+//! | no destinations | `defaultDestination` of the table of the route | `RouteTableSpec.default_destination` |
+//! | `subset` | a separate cluster, see [`Backend`] | `DestinationReference.subset` |
+//! | `pathRewrite` | `prefix_rewrite`: the matched prefix, or the whole path of an exact match | `ForwardToAction.path_rewrite`; "when a regex matcher is used is currently unsupported" |
+//! | `regexRewrite`, `hostRewrite`, `autoHostRewrite` | `regex_rewrite`, `host_rewrite_literal`, `auto_host_rewrite` | `ForwardToAction`, fields of these names |
+//! | `redirect`, `directResponse` | `redirect`, `direct_response` | `RedirectAction`, `DirectResponseAction` |
+//! | `delegate` | the routes of the child tables, with the matchers of both | `HTTPRoute.matchers`: "only traffic that includes both" |
+//! | matchers of a child that conflict | a `direct_response` in place of the delegating route | `HTTPRoute.matchers`: "the delegating route on the parent table is replaced" |
+//! | order of children | by name: as listed; by label: by creation time; then by `weight` | `DelegateAction.route_tables`, `RouteTableSpec.weight`, `SortMethod.TABLE_WEIGHT` |
+//! | `sortMethod: ROUTE_SPECIFICITY` | all routes below the delegation, by path only | `SortMethod.ROUTE_SPECIFICITY` |
+//! | an invalid route | `direct_response` 500 | `FailureMode.ROUTE_REPLACEMENT` |
+//! | MirrorPolicy | `request_mirror_policies`, with the denominator `MILLION` | `MirrorPolicySpec`: applied to routes, no `applyToRoutes` means all; `Config.percentage`: absent means all |
+//! | RetryTimeoutPolicy | `timeout` and `retry_policy` | `RetryTimeoutPolicySpec.Config`: `request_timeout`, `RetryPolicy` |
+//! | `applyToRoutes[].route` | routes with all labels | `RouteLabelSelector.labels`: "on the route or route table" |
+//! | `applyToRoutes[].withDestinations` | routes with one such destination | `DestinationSelector`: a Service unless `kind` is set, any port if `port` is not set; `ObjectSelector.namespace`: absent means all |
+//!
+//! Where a comment is ambiguous, the model reads it like this:
+//!
+//! - `ROUTE_SPECIFICITY` compares the paths after parent and child are joined ("the resulting routes"). "Only the most specific
+//!   matcher on each route is used" is about the order: the other matchers of the route stay.
+//! - A route has a conflict if no pair of a parent's and a child's matcher can be met together. Single pairs that exclude each
+//!   other are dropped. The delegating route next to the conflict is replaced, with all tables to which it delegates.
+//! - With several selectors in `routeTables`, the tables of the first one come first. Creation time orders the tables of one.
+//! - A label of a route overrides the same label of its table. Labels of the tables and routes that delegate to it count too, which
+//!   no comment says.
+//! - Weights that are invalid by the comment (a sum above 100, or no remainder for unset ones) are served as they are, with 1 for
+//!   an unset one.
+//! - An empty text in a field that is no member of a oneof is the same as an absent field, as in proto3. In Envoy, this is so for
+//!   `pathRewrite` too.
+//! - A `requestTimeout` below 1 ms is refused, since "the value must be at least 1ms".
+//! - With `invertMatch`, an absent header is compared as an empty value. So the model is wrong for an inverted pattern that
+//!   matches the empty text.
 //!
 //! Envoy uses one random number per request. With the denominator `HUNDRED` a mirror would use the same remainder of this
 //! number as the weighted clusters do, so all copies would be of requests to one of the clusters.
@@ -97,6 +126,9 @@ pub enum Reason {
     /// A field of Gloo that this model does not support.
     #[error("is not modelled")]
     NotModelled,
+    /// A field that the comments of the API call unsupported.
+    #[error("is not supported by Gloo")]
+    Unsupported,
     /// A value that the API or Envoy does not allow.
     #[error("{0} is not a valid value")]
     Invalid(String),
@@ -112,9 +144,12 @@ pub enum Reason {
     /// A table delegates to itself, directly or through others.
     #[error("delegates in a circle through {0}")]
     Circle(String),
-    /// A matcher of a child table excludes those of its parent.
+    /// A matcher of a child table excludes those of its parent. The delegating route reports it as the next variant.
     #[error("no request meets the matchers of both tables")]
     Conflict,
+    /// A route of a child table, given as table and path, excludes all requests of the delegating route.
+    #[error("no request meets these matchers and those of {0}")]
+    ConflictWith(String),
     /// No single matcher is equivalent to the paths of both tables.
     #[error("the paths of both tables cannot be joined")]
     CannotJoin,

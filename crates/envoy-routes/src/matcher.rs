@@ -20,25 +20,20 @@ pub(crate) fn route_match(matcher: &HttpRequestMatcher) -> Result<Value, Refusal
     if matcher.port.is_some() {
         return Err(Refusal::new("port", Reason::NotModelled));
     }
-    if matcher.name.as_ref().is_some_and(|name| !name.is_empty()) {
-        return Err(Refusal::new("name", Reason::NotModelled));
+    if is_set(matcher.name.as_ref()) {
+        return Err(Refusal::new("name", Reason::Unsupported));
     }
     let mut result = Map::new();
-    let ignores_case = ignores_case(matcher);
     let (key, value) = match path(matcher)? {
         Path::Exact(text) => ("path", json!(text)),
         Path::Prefix(text) => ("prefix", json!(text)),
-        // Envoy's `case_sensitive` has no effect on a pattern.
-        Path::Regex(text) if ignores_case => {
-            ("safe_regex", json!({"regex": format!("(?i){text}")}))
-        }
         Path::Regex(text) => ("safe_regex", json!({"regex": text})),
     };
     result.insert(key.to_owned(), value);
-    if ignores_case && key != "safe_regex" {
+    if ignores_case(matcher) {
         result.insert("case_sensitive".to_owned(), json!(false));
     }
-    let method = matcher.method.iter();
+    let method = matcher.method.iter().filter(|method| !method.is_empty());
     let method = method.map(|method| json!({"name": ":method", "string_match": {"exact": method}}));
     let headers: Vec<Value> = method.chain(matcher.headers.iter().map(header)).collect();
     if !headers.is_empty() {
@@ -57,7 +52,7 @@ pub(crate) fn path(matcher: &HttpRequestMatcher) -> Result<Path, Refusal> {
         return Ok(Path::Prefix("/".to_owned()));
     };
     if uri.suffix.is_some() {
-        return Err(Refusal::new("uri.suffix", Reason::NotModelled));
+        return Err(Refusal::new("uri.suffix", Reason::Unsupported));
     }
     match (&uri.exact, &uri.prefix, &uri.regex) {
         (Some(exact), None, None) => Ok(Path::Exact(exact.clone())),
@@ -72,11 +67,12 @@ pub(crate) fn both(
     parent: &HttpRequestMatcher,
     child: &HttpRequestMatcher,
 ) -> Result<HttpRequestMatcher, Refusal> {
-    let method = match (&parent.method, &child.method) {
+    let method = |matcher: &HttpRequestMatcher| matcher.method.clone().filter(|it| !it.is_empty());
+    let method = match (method(parent), method(child)) {
         (Some(one), Some(other)) if one != other => {
             return Err(Refusal::new("method", Reason::Conflict));
         }
-        (one, other) => other.clone().or_else(|| one.clone()),
+        (one, other) => other.or(one),
     };
     let port = match (parent.port, child.port) {
         (Some(one), Some(other)) if one != other => {
@@ -127,29 +123,34 @@ fn both_paths(
     }
 }
 
-/// The sort key by which more specific matchers come first: exact before pattern before prefix, longer before shorter, more
-/// conditions before fewer. The last one is an assumption about Gloo.
+/// The sort key by which more specific matchers come first: exact before pattern before prefix, and longer before shorter.
+/// Patterns are all equal, and conditions other than the path do not count.
 pub(crate) fn specificity(matcher: &HttpRequestMatcher) -> impl Ord + use<> {
     let (kind, length) = match path(matcher) {
         Ok(Path::Exact(text)) => (0, text.len()),
-        Ok(Path::Regex(text)) => (1, text.len()),
+        Ok(Path::Regex(_)) => (1, 0),
         Ok(Path::Prefix(text)) => (2, text.len()),
         Err(_) => (3, 0),
     };
-    let conditions = matcher.headers.len() + matcher.query_parameters.len();
-    (kind, Reverse(length), Reverse(conditions))
+    (kind, Reverse(length))
 }
 
+/// Whether the case of the path is ignored, which has no effect on a pattern.
 fn ignores_case(matcher: &HttpRequestMatcher) -> bool {
     let uri = matcher.uri.as_ref();
-    uri.and_then(|uri| uri.ignore_case).unwrap_or(false)
+    uri.is_some_and(|uri| uri.ignore_case == Some(true) && uri.regex.is_none())
+}
+
+/// Whether a text is neither absent nor empty, which is the same in proto3.
+fn is_set(text: Option<&String>) -> bool {
+    text.is_some_and(|text| !text.is_empty())
 }
 
 fn header(header: &HeaderMatcher) -> Value {
     let mut result = condition(&header.name, header.value.as_deref(), header.regex);
     if header.invert_match == Some(true) {
         result.insert("invert_match".to_owned(), json!(true));
-        if header.value.is_some() {
+        if is_set(header.value.as_ref()) {
             // Without this, Envoy would not match a request that lacks the header.
             result.insert("treat_missing_header_as_empty".to_owned(), json!(true));
         }
@@ -168,7 +169,7 @@ fn query_parameter(parameter: &QueryParameterMatcher) -> Value {
 /// A condition on a header or a query parameter, which have the same form in Envoy.
 fn condition(name: &str, value: Option<&str>, regex: Option<bool>) -> Map<String, Value> {
     let (key, condition) = match value {
-        None => ("present_match", json!(true)),
+        None | Some("") => ("present_match", json!(true)),
         Some(value) if regex == Some(true) => {
             ("string_match", json!({"safe_regex": {"regex": value}}))
         }

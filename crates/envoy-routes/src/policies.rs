@@ -245,15 +245,27 @@ fn retry_timeout(config: Option<&RetryTimeoutConfig>) -> Result<Map<String, Valu
     Ok(action)
 }
 
-/// A duration in Envoy's JSON, whose only unit is seconds: `500ms` becomes `0.5s`.
+/// A duration in Envoy's JSON, whose only unit is seconds: `1s500ms` becomes `1.5s`. At least one millisecond, as in the API.
 fn duration(text: &str, path: &str) -> Result<Value, Refusal> {
-    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let seconds = units.iter().find_map(|(unit, seconds)| {
-        let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
-        (number.is_finite() && number >= 0.0).then_some(number * seconds)
-    });
-    match seconds {
-        Some(seconds) => Ok(json!(format!("{seconds}s"))),
-        None => Err(Refusal::new(path, Reason::Invalid(text.to_owned()))),
+    match milliseconds(text) {
+        Some(duration) if duration >= 1.0 => Ok(json!(format!("{}s", duration / 1000.0))),
+        _ => Err(Refusal::new(path, Reason::Invalid(text.to_owned()))),
     }
+}
+
+/// Parses numbers with units: `1.5h`, `1s500ms`.
+fn milliseconds(text: &str) -> Option<f64> {
+    let units = [("ms", 1.0), ("s", 1e3), ("m", 60e3), ("h", 3600e3)];
+    let mut rest = text;
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at_checked(number)?;
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.');
+        let (unit, after) = after.split_at_checked(unit.unwrap_or(after.len()))?;
+        let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
+        sum += number.parse::<f64>().ok()? * size;
+        rest = after;
+    }
+    Some(sum)
 }

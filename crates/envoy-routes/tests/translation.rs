@@ -143,7 +143,7 @@ fn case_is_ignored_if_the_matcher_sets_ignore_case() {
     );
     check_matchers(
         "[{uri: {regex: /a, ignoreCase: true}}]",
-        &["{safe_regex: {regex: '(?i)/a'}}"],
+        &["{safe_regex: {regex: /a}}"],
     );
     check_matchers(
         "[{uri: {prefix: /a, ignoreCase: false}}]",
@@ -158,6 +158,11 @@ fn headers_and_query_parameters_must_all_match() {
         check_matchers(&format!("[{{headers: [{header}]}}]"), &[&expect]);
     };
     header("{name: x}", "{name: x, present_match: true}");
+    header("{name: x, value: ''}", "{name: x, present_match: true}");
+    header(
+        "{name: x, value: '', invertMatch: true}",
+        "{name: x, present_match: true, invert_match: true}",
+    );
     header("{name: x, value: a}", "{name: x, string_match: {exact: a}}");
     header(
         "{name: x, value: a, regex: false}",
@@ -262,11 +267,6 @@ fn rewrites_follow_the_kind_of_the_matcher() {
     rewrite("prefix /a", "pathRewrite: /", "prefix_rewrite: /");
     rewrite("exact /a", "pathRewrite: /b", "prefix_rewrite: /b");
     rewrite(
-        "regex /a.*",
-        r"pathRewrite: '/b\1'",
-        r"regex_rewrite: {pattern: {regex: '/a.*'}, substitution: '/b\\1'}",
-    );
-    rewrite(
         "prefix /a",
         r"regexRewrite: {pattern: {googleRe2: {}, regex: '^/a/(.*)'}, substitution: '/b/\1'}",
         r"regex_rewrite: {pattern: {regex: '^/a/(.*)'}, substitution: '/b/\1'}",
@@ -281,6 +281,18 @@ fn rewrites_follow_the_kind_of_the_matcher() {
         "autoHostRewrite: true",
         "auto_host_rewrite: true",
     );
+}
+
+#[test]
+fn an_empty_path_rewrite_is_none() {
+    for uri in ["{prefix: /a}", "{exact: /a}", "{regex: /a}"] {
+        let forward = "destinations: [{ref: {name: a}}], pathRewrite: ''";
+        let route = format!("{{matchers: [{{uri: {uri}}}], forwardTo: {{{forward}}}}}");
+        let translation = translated(&one_route(&route), "", "");
+        assert_eq!(reported(&translation), [""; 0], "{route}");
+        let action = &translation.route_configuration["virtual_hosts"][0]["routes"][0]["route"];
+        assert_eq!(*action, json!({"cluster": "shop/a", "timeout": "0s"}));
+    }
 }
 
 #[test]
@@ -326,7 +338,15 @@ fn parts_that_cannot_be_translated_are_reported() {
     );
     check_refused(
         &format!("{{matchers: [{{uri: {{suffix: a}}}}], {to}}}"),
-        "spec.http[0].matchers[0].uri.suffix: is not modelled",
+        "spec.http[0].matchers[0].uri.suffix: is not supported by Gloo",
+    );
+    check_refused(
+        &format!("{{matchers: [{{name: m}}], {to}}}"),
+        "spec.http[0].matchers[0].name: is not supported by Gloo",
+    );
+    check_refused(
+        "{matchers: [{uri: {regex: /a.*}}], forwardTo: {pathRewrite: /b, destinations: [{ref: {name: a}}]}}",
+        "spec.http[0].forwardTo.pathRewrite: is not supported by Gloo",
     );
     check_refused(
         &format!("{{matchers: [{{uri: {{exact: /a, prefix: /b}}}}], {to}}}"),
@@ -496,6 +516,152 @@ fn a_delegation_combines_matchers_and_sorts_by_weight_or_specificity() {
     );
 }
 
+/// The example in the comment of `DelegateAction.SortMethod.ROUTE_SPECIFICITY`.
+#[test]
+fn routes_are_sorted_as_in_the_example_of_the_api() {
+    let table = |weight: u32, paths: &[&str]| {
+        let routes = paths.iter().map(|path| {
+            let (kind, path) = path.split_once(' ').unwrap();
+            json!({"matchers": [{"uri": {kind: path}}], "directResponse": {"status": 200}})
+        });
+        json!({"weight": weight, "http": routes.collect::<Vec<_>>()})
+    };
+    let root = json!({"hosts": ["x"], "http": [
+        {"delegate": {"sortMethod": "ROUTE_SPECIFICITY", "routeTables": [{"name": "a"}, {"name": "b"}]}},
+    ]});
+    let a = table(
+        1,
+        &[
+            "prefix /foo",
+            "prefix /foo/more/specific",
+            "prefix /foo/even/more/specific",
+            "exact /foo/exact",
+            "exact /foo/another/exact",
+            "regex /foo/*",
+            "regex /fooo/*",
+        ],
+    );
+    let b = table(
+        2,
+        &[
+            "prefix /bar",
+            "prefix /bar/more/specific",
+            "prefix /bar/even/more/specific",
+            "exact /bar/exact",
+            "regex /bar/*",
+        ],
+    );
+    check_tables(
+        &json!({"root": root, "a": a, "b": b}).to_string(),
+        &[
+            "x: a/4=/foo/another/exact b/3=/bar/exact a/3=/foo/exact b/4=regex a/5=regex a/6=regex \
+             b/2=/bar/even/more/specific a/2=/foo/even/more/specific b/1=/bar/more/specific \
+             a/1=/foo/more/specific b/0=/bar a/0=/foo",
+        ],
+        &[],
+    );
+}
+
+/// Conditions other than the path, and the length of a pattern, do not make a route more specific.
+#[test]
+fn routes_of_one_path_keep_their_order_under_specificity() {
+    let child = |first: &str, second: &str| {
+        format!(
+            "{{root: {{hosts: [x], http: [{{delegate: {{sortMethod: ROUTE_SPECIFICITY, routeTables: [{{name: c}}]}}}}]}}, \
+              c: {{http: [{{name: first, matchers: [{first}], directResponse: {{status: 200}}}}, \
+              {{name: second, matchers: [{second}], directResponse: {{status: 200}}}}]}}}}"
+        )
+    };
+    check_tables(
+        &child(
+            "{uri: {prefix: /a}}",
+            "{uri: {prefix: /a}, headers: [{name: x}], queryParameters: [{name: q}]}",
+        ),
+        &["x: c/first=/a c/second=/a"],
+        &[],
+    );
+    check_tables(
+        &child("{uri: {regex: '/a.*'}}", "{uri: {regex: '/a/long.*'}}"),
+        &["x: c/first=regex c/second=regex"],
+        &[],
+    );
+}
+
+/// Routes of tables further down are sorted too.
+#[test]
+fn specificity_sorts_the_routes_of_all_tables_below() {
+    check_tables(
+        "{root: {hosts: [x], http: [{delegate: {sortMethod: ROUTE_SPECIFICITY, routeTables: [{name: c}]}}]}, \
+          c: {http: [{name: short, matchers: [{uri: {prefix: /a}}], directResponse: {status: 200}}, {delegate: {routeTables: [{name: d}]}}]}, \
+          d: {http: [{name: long, matchers: [{uri: {prefix: /a/b}}], directResponse: {status: 200}}]}}",
+        &["x: d/long=/a/b c/short=/a"],
+        &[],
+    );
+}
+
+#[test]
+fn children_by_name_are_in_the_order_of_the_list_and_by_label_in_the_order_of_creation() {
+    let delegating = |selectors: &str| {
+        let root =
+            format!("root: {{hosts: [x], http: [{{delegate: {{routeTables: [{selectors}]}}}}]}}\n");
+        let mut tables = tables(&root);
+        for (name, second) in [("a", 3), ("b", 1), ("c", 2)] {
+            let spec = json!({"http": [{"name": "r", "directResponse": {"status": 200}}]});
+            let mut child = object(name, &json!({"team": "a"}), spec);
+            child["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:0{second}Z"));
+            tables.push(RouteTableDoc::from_value(child).unwrap());
+        }
+        let translation = translated(&tables, "", "");
+        assert_eq!(reported(&translation), [""; 0]);
+        let routes = translation.route_configuration["virtual_hosts"][0]["routes"].clone();
+        let routes = routes.as_array().unwrap().iter();
+        routes
+            .map(|route| route["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        delegating("{name: c}, {name: a}, {name: b}"),
+        ["shop/c/r", "shop/a/r", "shop/b/r"]
+    );
+    assert_eq!(
+        delegating("{labels: {team: a}}"),
+        ["shop/b/r", "shop/c/r", "shop/a/r"]
+    );
+    assert_eq!(
+        delegating("{name: a}, {labels: {team: a}}"),
+        ["shop/a/r", "shop/b/r", "shop/c/r"]
+    );
+}
+
+#[test]
+fn a_conflict_replaces_the_delegating_route() {
+    check_tables(
+        "{root: {hosts: [x], http: [{name: all, matchers: [{uri: {prefix: /shop}}], delegate: {routeTables: [{name: c}]}}, {name: rest, directResponse: {status: 200}}]}, \
+          c: {http: [{name: good, matchers: [{uri: {prefix: /shop/a}}], directResponse: {status: 200}}, {name: bad, matchers: [{uri: {prefix: /other}}], directResponse: {status: 200}}]}}",
+        &["x: root/all=/shop! root/rest=/"],
+        &[
+            "RouteTable shop/root: spec.http[0].delegate: no request meets these matchers and those of RouteTable shop/c: spec.http[1]",
+        ],
+    );
+    // One of two matchers can be met, so there is no conflict.
+    check_tables(
+        "{root: {hosts: [x], http: [{name: all, matchers: [{uri: {prefix: /shop}}], delegate: {routeTables: [{name: c}]}}]}, \
+          c: {http: [{name: good, matchers: [{uri: {prefix: /other}}, {uri: {prefix: /shop/a}}], directResponse: {status: 200}}]}}",
+        &["x: c/good=/shop/a"],
+        &[],
+    );
+    // Only the delegating route next to the conflict is replaced.
+    check_tables(
+        "{root: {hosts: [x], http: [{name: all, matchers: [{uri: {prefix: /shop}}], delegate: {routeTables: [{name: c}]}}]}, \
+          c: {http: [{name: good, matchers: [{uri: {exact: /shop}}], directResponse: {status: 200}}, {name: down, matchers: [{uri: {prefix: /shop/a}}], delegate: {routeTables: [{name: d}]}}]}, \
+          d: {http: [{name: bad, matchers: [{uri: {prefix: /shop/b}}], directResponse: {status: 200}}]}}",
+        &["x: c/good=/shop c/down=/shop/a!"],
+        &[
+            "RouteTable shop/c: spec.http[1].delegate: no request meets these matchers and those of RouteTable shop/d: spec.http[0]",
+        ],
+    );
+}
+
 #[test]
 fn an_invalid_delegation_is_reported() {
     let child = |path: &str, parent: &str| {
@@ -503,13 +669,6 @@ fn an_invalid_delegation_is_reported() {
             "{{root: {{hosts: [x], http: [{{matchers: [{{uri: {parent}}}], delegate: {{routeTables: [{{name: c}}]}}}}]}}, c: {{http: [{{name: r, matchers: [{{uri: {path}}}], directResponse: {{status: 200}}}}]}}}}"
         )
     };
-    check_tables(
-        &child("{prefix: /other}", "{prefix: /shop}"),
-        &["x: c/r=/shop!"],
-        &[
-            "RouteTable shop/c: spec.http[0].matchers[0].uri: no request meets the matchers of both tables",
-        ],
-    );
     check_tables(
         &child("{regex: '/a.*'}", "{prefix: /shop}"),
         &["x: c/r=/shop!"],
@@ -586,6 +745,19 @@ fn the_percentage_of_a_mirror_policy_becomes_millionths() {
         ),
         "",
     );
+    // A selector without a namespace selects all of them.
+    check_with(
+        "{forwardTo: {destinations: [{ref: {name: a, namespace: other}}]}}",
+        &format!(
+            "m: {{applyToRoutes: [{{withDestinations: {{selector: {{name: a}}}}}}], {}}}",
+            config("")
+        ),
+        "",
+        &format!(
+            "[{{match: {{prefix: /}}, route: {{cluster: other/a, timeout: 0s{}}}}}]",
+            copies(1_000_000)
+        ),
+    );
     mirror(
         &format!(
             "{{applyToRoutes: [{{withDestinations: {{selector: {{name: z}}}}}}], {}}}",
@@ -611,6 +783,7 @@ fn a_retry_timeout_policy_sets_timeout_and_retries() {
     policy("{requestTimeout: 0.5s}", "timeout: 0.5s");
     policy("{requestTimeout: 500ms}", "timeout: 0.5s");
     policy("{requestTimeout: 2m}", "timeout: 120s");
+    policy("{requestTimeout: 1s500ms}", "timeout: 1.5s");
     policy(
         "{retries: {attempts: 5, perTryTimeout: 1s, retryOn: 5xx}}",
         "timeout: 0s, retry_policy: {retry_on: 5xx, num_retries: 5, per_try_timeout: 1s}",
@@ -672,5 +845,10 @@ fn policies_that_cannot_be_translated_are_reported() {
         "",
         "t: {config: {requestTimeout: soon}}",
         &["RetryTimeoutPolicy shop/t: spec.config.requestTimeout: soon is not a valid value"],
+    );
+    problem(
+        "",
+        "t: {config: {requestTimeout: 0s}}",
+        &["RetryTimeoutPolicy shop/t: spec.config.requestTimeout: 0s is not a valid value"],
     );
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -407,7 +407,8 @@ fn replace(path: &Path, content: &Value) -> Result<(), LabError> {
     let write = || -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
         let mut file = NamedTempFile::new_in(directory)?;
-        serde_json::to_writer(&mut file, content)?;
+        // At once: each token would be a system call.
+        file.write_all(&serde_json::to_vec(content)?)?;
         file.persist(path)?;
         Ok(())
     };
@@ -449,7 +450,7 @@ impl Admin {
     /// Returns the version of the active route configuration; `None` before the first.
     async fn route_version(&self) -> Result<Option<String>, LabError> {
         let dump = self
-            .json("/config_dump?resource=dynamic_route_configs")
+            .json("/config_dump?resource=dynamic_route_configs&mask=version_info")
             .await?;
         let version = dump.pointer("/configs/0/version_info");
         Ok(version.and_then(Value::as_str).map(str::to_owned))
