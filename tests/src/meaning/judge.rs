@@ -83,7 +83,8 @@ impl Case<'_> {
                 .iter()
                 .position(|managed| Some(&**managed) == name)
         };
-        candidates.sort_by_key(rank);
+        // Header routes on top precede mirror routes, which stand before their sources.
+        candidates.sort_by_key(|it| (is_on_top && it.route.step.is_mirror(), rank(it)));
         candidates
     }
 
