@@ -83,7 +83,7 @@ pub(crate) fn soak(sh: &Shell, updates: u64, lanes: u32) -> anyhow::Result<()> {
 /// Returns `Err` if the build fails, or a managed route changes more than its step says.
 pub(crate) fn meaning(sh: &Shell, tables: u64) -> anyhow::Result<()> {
     let envoy = envoy(sh)?;
-    let proof = e2e::command(sh, &["traffic_meaning"]).args(["--release", "--", "--nocapture"]);
+    let proof = e2e::command(sh, &["traffic_meaning"]).args(["--", "--nocapture"]);
     let proof = proof.env("MEANING_TABLES", tables.to_string());
     Ok(proof.env("ENVOY_BINARY", envoy).run()?)
 }

@@ -28,7 +28,7 @@ use gloo_types::RouteTableDoc;
 use serde_json::{Map, Value, json};
 
 use self::list::{RouteCopy, RouteList, name_of};
-use crate::config::HeaderRoutePlacement;
+use crate::config::{HeaderRoutePlacement, PluginConfig};
 use crate::destinations::{Destination, DestinationList, ListForm, ReadContext};
 use crate::error::Refusal;
 use crate::intent::{Intent, ManagedRoute, ManagedRouteUpdate};
@@ -75,11 +75,20 @@ pub(crate) fn set_one(
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
     let lists = HashMap::new();
-    Ok(replace(state.intent, state.table, scope, copies, &lists).0)
+    Ok(replace(
+        state.config,
+        state.intent,
+        state.table,
+        scope,
+        copies,
+        &lists,
+    )
+    .0)
 }
 
 /// Plans the removal of all managed routes of the Rollout, or of `route`.
 pub(crate) fn remove(
+    config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
     route: Option<&str>,
@@ -88,7 +97,7 @@ pub(crate) fn remove(
         Some(name) => Scope::Named(vec![label_value(name)]),
         None => Scope::All,
     };
-    replace(intent, table, scope, Vec::new(), &HashMap::new()).0
+    replace(config, intent, table, scope, Vec::new(), &HashMap::new()).0
 }
 
 /// Plans the managed routes for a SetWeight. `targets` are the new lists of [`TableState::routes`], which the mirror routes of
@@ -122,7 +131,14 @@ pub(crate) fn reconcile(
             Scope::Except(kept.collect())
         }
     };
-    let (mut plan, strays) = replace(state.intent, state.table, scope, copies, &lists);
+    let (mut plan, strays) = replace(
+        state.config,
+        state.intent,
+        state.table,
+        scope,
+        copies,
+        &lists,
+    );
     let strays = strays.into_iter().filter_map(|index| http.get(index));
     plan.left = strays.filter_map(|route| stray(state, route)).collect();
     Ok(plan)
@@ -213,7 +229,7 @@ fn copies(
     targets: &HashMap<usize, &DestinationList<'_>>,
 ) -> Result<Vec<RouteCopy>, Refusal> {
     let rollout = &state.intent.rollout;
-    let is_top = state.config.header_route_placement() == HeaderRoutePlacement::Top;
+    let is_top = is_top(state.config);
     let hosts = state.table.raw().pointer("/spec/hosts");
     // A table without hosts is one to which others delegate.
     let is_delegated = hosts.and_then(Value::as_array).is_none_or(Vec::is_empty);
@@ -295,9 +311,14 @@ fn set_destinations(forward: &mut Map<String, Value>, target: &DestinationList<'
     };
 }
 
+fn is_top(config: &PluginConfig) -> bool {
+    config.header_route_placement() == HeaderRoutePlacement::Top
+}
+
 /// Replaces the managed routes in `scope` by `copies`. All other mirror routes get the new lists of their sources. Returns
 /// also the positions of mirror routes without a source.
 fn replace(
+    config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
     scope: Scope,
@@ -313,6 +334,7 @@ fn replace(
     });
     let is_in_scope = |managed: &str| scope.includes(managed);
     let mut list = RouteList::read(http, &owner, &intent.managed.order, is_in_scope);
+    list.has_headers_first = is_top(config);
     let strays = list.follow(lists);
     for (mirror, route) in list.insert(copies) {
         policies.want(&mirror, &route);

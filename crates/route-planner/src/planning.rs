@@ -34,13 +34,13 @@ pub(crate) fn plan(
     let records = RecordSet::read(table, &intent.rollout.to_string());
     match &intent.kind {
         IntentKind::RemoveManagedRoutes => {
-            let managed = managed_routes::remove(intent, table, None);
+            let managed = managed_routes::remove(config, intent, table, None);
             Ok(Assembly::new(intent, table, &records)
                 .with_managed(managed)
                 .finish())
         }
         IntentKind::SetManagedRoute(route) if route.is_removal() => {
-            let managed = managed_routes::remove(intent, table, Some(route.name()));
+            let managed = managed_routes::remove(config, intent, table, Some(route.name()));
             Ok(Assembly::new(intent, table, &records)
                 .with_managed(managed)
                 .finish())

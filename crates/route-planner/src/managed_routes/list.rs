@@ -33,6 +33,8 @@ pub(super) struct RouteList<'a> {
     order: &'a [String],
     /// Position in `order`, by label value.
     ranks: HashMap<String, usize>,
+    /// Whether header routes precede mirror routes, whatever the `order`.
+    pub(super) has_headers_first: bool,
     groups: Vec<Group>,
     /// The group of each of the owner's routes, by position.
     group_of: HashMap<usize, usize>,
@@ -107,6 +109,7 @@ impl<'a> RouteList<'a> {
             ranks: ranks
                 .map(|(rank, name)| (label_value(name), rank))
                 .collect(),
+            has_headers_first: false,
             groups: Vec::new(),
             group_of: HashMap::new(),
             taken: HashSet::new(),
@@ -242,7 +245,10 @@ impl<'a> RouteList<'a> {
     fn entries(self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.http.len());
         for mut group in self.groups {
-            group.ours.sort_by_key(|ours| ours.rank);
+            let is_last = |route: &Value| self.has_headers_first && is_mirror(route);
+            group
+                .ours
+                .sort_by_key(|ours| (is_last(&ours.route), ours.rank));
             let places = group.places(self.owner);
             let mut ours = group.ours.into_iter().zip(places).peekable();
             for (place, other) in group.others.into_iter().enumerate() {
