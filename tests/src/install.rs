@@ -30,6 +30,7 @@ use crate::cluster::CONTROLLER_NAMESPACE;
 use crate::{Cluster, Generator, Release, Setup, manifest, plugin_binary, program};
 
 const COMPONENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kustomize");
+const MANAGEMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/management-cluster");
 
 /// Renders the installation of a controller release with the component `variant` of `deploy/kustomize`.
 ///
@@ -51,6 +52,21 @@ pub fn render(
     );
     fs::write(root.join("kustomization.yaml"), kustomization)?;
     build(root)
+}
+
+/// Renders the account of `deploy/management-cluster` for a workload cluster of this name, as the documentation does.
+///
+/// # Errors
+/// Returns `Err` if kustomize fails.
+pub fn management_account(cluster: &str) -> Result<Vec<DynamicObject>> {
+    let directory = tempfile::tempdir()?;
+    let root = directory.path();
+    copy_filled_in(Path::new(MANAGEMENT), &root.join("account"), &[])?;
+    let overlay = root.join(cluster);
+    fs::create_dir(&overlay)?;
+    let kustomization = format!("resources: [../account]\nnameSuffix: -{cluster}\n");
+    fs::write(overlay.join("kustomization.yaml"), kustomization)?;
+    build(&overlay)
 }
 
 /// Renders the kustomization of a directory.

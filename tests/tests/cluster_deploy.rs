@@ -1,10 +1,16 @@
 //! The manifests of `deploy`, rendered with those of a release and applied to a real API server. The released controller runs
 //! with the permissions, the Deployment and the ConfigMap of the cluster.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::a_promoted_canary_restores_the_table;
 use e2e_tests::{
-    Canary, Cluster, Download, Release, apply, eventually, plugin_binary, render, run,
+    Canary, Cluster, Download, Release, apply, appset_kustomization, eventually,
+    management_account, plugin_binary, render, run,
+};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::{DynamicObject, PostParams};
@@ -35,6 +41,112 @@ async fn the_init_container_installs_a_working_plugin() -> Result<()> {
         the_doctor_names_each_revoked_permission(cluster).await
     })
     .await
+}
+
+/// All installations that one cluster can have: none replaces an object of another, and afterwards each account may do what its own
+/// manifests grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn installations_in_one_cluster_keep_their_names_and_permissions() -> Result<()> {
+    in_cluster(async |cluster| {
+        let generator = ["kubernetes", "namespaces", "refresh"];
+        let installations = [
+            render(RELEASE, "init-container", &[])?,
+            management_account("east")?,
+            management_account("west")?,
+            appset_kustomization(&generator)?,
+        ];
+        let mut names = BTreeSet::new();
+        for installation in &installations {
+            let known = names.clone();
+            for object in installation {
+                let kind = object.types.as_ref().map(|types| types.kind.clone());
+                let name = (kind, object.namespace(), object.name_any());
+                ensure!(!known.contains(&name), "two installations have {name:?}");
+                names.insert(name);
+            }
+        }
+        for namespace in ["gloo-mesh", "argocd"] {
+            cluster.create_namespace(namespace).await?;
+        }
+        let objects: Vec<DynamicObject> = installations.into_iter().flatten().collect();
+        cluster.install_with_gloo(objects.clone()).await?;
+        let asked = check_permissions(cluster, &objects).await?;
+        ensure!(asked > 50, "only {asked} permissions");
+        Ok(())
+    })
+    .await
+}
+
+/// Asks the API server about each permission of the roles that `objects` bind to service accounts. Returns their number.
+async fn check_permissions(cluster: &Cluster, objects: &[DynamicObject]) -> Result<usize> {
+    let reviews: Api<SubjectAccessReview> = Api::all(cluster.client().clone());
+    let is_kind = |object: &DynamicObject, kind: &str| {
+        object
+            .types
+            .as_ref()
+            .is_some_and(|types| types.kind == kind)
+    };
+    let mut asked = 0;
+    for kind in ["ClusterRoleBinding", "RoleBinding"] {
+        for binding in objects.iter().filter(|it| is_kind(it, kind)) {
+            let text = |path: &str| binding.data.pointer(path).and_then(Value::as_str);
+            let role = text("/roleRef/name").context("no role")?;
+            let role_kind = text("/roleRef/kind").context("no kind")?;
+            let role = objects
+                .iter()
+                .find(|it| is_kind(it, role_kind) && it.name_any() == role);
+            let role = role.with_context(|| format!("no {role_kind} of {}", binding.name_any()))?;
+            let rules: Vec<PolicyRule> = serde_json::from_value(role.data["rules"].clone())?;
+            let account = text("/subjects/0/name").context("no subject")?;
+            let namespace = text("/subjects/0/namespace").context("no namespace")?;
+            let user = format!("system:serviceaccount:{namespace}:{account}");
+            for attributes in rules.iter().flat_map(attributes) {
+                let namespace = binding.namespace();
+                let spec = SubjectAccessReviewSpec {
+                    user: Some(user.clone()),
+                    resource_attributes: Some(ResourceAttributes {
+                        namespace,
+                        ..attributes.clone()
+                    }),
+                    ..SubjectAccessReviewSpec::default()
+                };
+                let review = SubjectAccessReview {
+                    spec,
+                    ..SubjectAccessReview::default()
+                };
+                let review = reviews.create(&PostParams::default(), &review).await?;
+                let is_allowed = review.status.is_some_and(|status| status.allowed);
+                ensure!(is_allowed, "{user} may not {attributes:?}");
+                asked += 1;
+            }
+        }
+    }
+    Ok(asked)
+}
+
+/// The permissions of a rule, one for each verb, group and resource.
+fn attributes(rule: &PolicyRule) -> Vec<ResourceAttributes> {
+    let list = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+    let mut attributes = Vec::new();
+    for verb in &rule.verbs {
+        for group in list(&rule.api_groups) {
+            for resource in list(&rule.resources) {
+                let (resource, subresource) = match resource.split_once('/') {
+                    Some((resource, sub)) => (resource.to_owned(), Some(sub.to_owned())),
+                    None => (resource, None),
+                };
+                attributes.push(ResourceAttributes {
+                    group: Some(group.clone()),
+                    resource: Some(resource),
+                    subresource,
+                    verb: Some(verb.clone()),
+                    name: list(&rule.resource_names).into_iter().next(),
+                    ..ResourceAttributes::default()
+                });
+            }
+        }
+    }
+    attributes
 }
 
 /// The Application of `deploy` makes Argo CD ignore fields of one field manager. During an update this manager owns the routes.

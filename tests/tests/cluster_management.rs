@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e_tests::updates::{AT_25, IDLE};
 use e2e_tests::{
-    ApiServerFault, Canary, Cluster, Proxy, Release, SHORT_ELECTION, Setup, parse, run, split,
+    ApiServerFault, Canary, Cluster, Proxy, Release, SHORT_ELECTION, Setup, management_account,
+    run, split,
 };
 use gloo_types::{Resource as _, RouteTable};
 use kube::Api;
@@ -18,7 +19,6 @@ use serde_json::json;
 use tokio::time::sleep;
 
 const RELEASE: Release = Release::V1_9;
-const ACCOUNT: &str = include_str!("../../deploy/management-cluster/account.yaml");
 const NAMESPACE: &str = "across";
 const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
@@ -106,9 +106,11 @@ async fn disconnect(local: &mut Cluster, management: &Cluster, kubeconfig: &Path
 async fn with_gloo() -> Result<(Cluster, PathBuf)> {
     let management = Cluster::start_empty().await?;
     management.create_namespace("gloo-mesh").await?;
-    management.install_with_gloo(parse(ACCOUNT)?).await?;
+    management
+        .install_with_gloo(management_account("east")?)
+        .await?;
     let kubeconfig = management
-        .service_account_kubeconfig("gloo-mesh", "argo-rollouts-gloo-platform")
+        .service_account_kubeconfig("gloo-mesh", "argo-rollouts-workload-east")
         .await?;
     Ok((management, kubeconfig))
 }

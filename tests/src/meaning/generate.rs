@@ -293,7 +293,8 @@ fn history(rng: &mut Rng, world: &mut World) {
             }
             34..56 => header(rng, index),
             56..80 => mirror(rng, index),
-            80..86 if *weight <= 75 => Act::Experiment(rng.i32(3..21)),
+            // The Service of an experiment belongs to one Rollout.
+            80..86 if *weight <= 75 && who == 0 => Act::Experiment(rng.i32(3..21)),
             80..88 => removal(rng, world, who),
             _ if index < 2 => Act::Weight(*weight),
             other => {

@@ -311,12 +311,14 @@ async fn check_permissions(
         of_rollouts.extend(of_tables);
         return Ok(permissions::examine(local, of_rollouts).await);
     }
+    let cluster = policy.cluster.as_deref().unwrap_or_default();
+    let role = format!("ClusterRole argo-rollouts-workload-{cluster} of the management cluster");
     let management = Cluster {
         subject: "permissions",
         client: clusters.tables.client().await?,
         // The kubeconfig contains the plugin's identity.
         account: None,
-        role: "ClusterRole argo-rollouts-gloo-platform of the management cluster",
+        role: &role,
         place: " in the management cluster",
     };
     let mut findings = permissions::examine(local, of_rollouts).await;

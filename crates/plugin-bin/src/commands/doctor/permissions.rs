@@ -165,7 +165,7 @@ pub(super) struct Cluster<'a> {
     /// The plugin's service account, as namespace/name; `None` if the caller has the plugin's identity.
     pub(super) account: Option<&'a str>,
     /// The role that has to grant missing permissions.
-    pub(super) role: &'static str,
+    pub(super) role: &'a str,
     /// Appended to a finding without problems: empty, or the name of the cluster.
     pub(super) place: &'static str,
 }
