@@ -309,25 +309,24 @@ impl<S: Store> GlooRouter<S> {
         }
 
         let key = &request.rollout;
-        let left_behind = self.memory.left_behind(key, &keys);
-        let mut left_behind: BTreeSet<ObjectKey> = left_behind.into_iter().collect();
+        let left_behind = self.memory.left_behind(key, &keys).into_iter();
+        let mut left_behind: BTreeSet<ObjectKey> = left_behind.filter(|_| is_complete).collect();
         if is_down && deadline::priority_of_removal(rollout) == Priority::TowardStable {
             // A process that has just started does not remember them.
             let marked = self.marked(key, deadline).await.tables.into_iter();
-            let marked = marked.map(|table| table.key().clone());
-            left_behind.extend(marked.filter(|table| !keys.contains(table)));
+            let selector = request.config.route_tables();
+            let deselected = marked.filter(|it| !selector.matches(it.key(), it.labels()));
+            left_behind.extend(deselected.map(|table| table.key().clone()));
         }
-        if is_complete {
-            for table in left_behind {
-                let released = deadline.tables(self.release(&request, &table, deadline));
-                let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
-                match released.await.unwrap_or_else(late) {
-                    Ok(()) => self.memory.restored(key, &table),
-                    Err(source) => failures.push(Failure::NotRestored {
-                        table,
-                        source: Box::new(source),
-                    }),
-                }
+        for table in left_behind {
+            let released = deadline.tables(self.release(&request, &table, deadline));
+            let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
+            match released.await.unwrap_or_else(late) {
+                Ok(()) => self.memory.restored(key, &table),
+                Err(source) => failures.push(Failure::NotRestored {
+                    table,
+                    source: Box::new(source),
+                }),
             }
         }
         for call in self.memory.unfinished(rollout) {

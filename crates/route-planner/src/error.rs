@@ -246,7 +246,7 @@ pub enum Refusal {
     },
     /// The source of a mirror route was removed or changed, so that it is not known which weights the mirror route gets.
     #[error(
-        "managed route {route} sends requests to {canary}, and no route includes its matchers: restore the route that it copies, or remove it"
+        "managed route {route} of another Rollout sends requests to {canary}, and no route includes its matchers: restore the route that it copies, or remove the managed route"
     )]
     StrayMirror {
         /// The mirror route.

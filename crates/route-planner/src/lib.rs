@@ -86,7 +86,7 @@ use crate::set_weight::CanaryGrowth;
 /// Plans the changes of `table` that put `intent` into force.
 ///
 /// If the canary's share increases in no route, routes that cannot be planned do not stop the others: [`Plan::left`] returns
-/// their errors.
+/// their errors. Weight 0 restores a table by its record if it cannot be planned in another way.
 ///
 /// # Errors
 /// Returns `Err` if the table cannot be decoded, if no route leads to the stable destination, or if the canary's share of a
@@ -97,6 +97,7 @@ pub fn plan(
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
     planning::plan(config, intent, table, CanaryGrowth::Allowed)
+        .or_else(|error| restore::at_weight_0(intent, table, error))
 }
 
 /// Plans as [`plan()`] does, but leaves routes unchanged in which the canary's share would increase.
@@ -111,4 +112,5 @@ pub fn plan_toward_stable(
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
     planning::plan(config, intent, table, CanaryGrowth::Withheld)
+        .or_else(|error| restore::at_weight_0(intent, table, error))
 }

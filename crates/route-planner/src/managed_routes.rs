@@ -22,12 +22,12 @@
 
 mod list;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gloo_types::RouteTableDoc;
 use serde_json::{Map, Value, json};
 
-use self::list::{RouteCopy, RouteList, name_of};
+use self::list::{RouteCopy, RouteList, following, name_of};
 use crate::config::{HeaderRoutePlacement, PluginConfig};
 use crate::destinations::{Destination, DestinationList, ListForm, ReadContext};
 use crate::error::Refusal;
@@ -36,8 +36,9 @@ use crate::matcher::{Narrowed, header_conditions, mirror_conditions, narrowed};
 use crate::mirror_policy::{Mirror, Policies, is_mirror};
 use crate::ownership::{Owner, Ownership, Scope, label_value};
 use crate::plan::{Edit, Warning};
+use crate::recovery::without_canary;
 use crate::route::{Protocol, Route, raw_routes};
-use crate::table_state::{Action, Relation, TableState};
+use crate::table_state::{Action, Relation, RouteState, TableState};
 
 /// The changes of a table's managed routes.
 #[derive(Default)]
@@ -74,16 +75,10 @@ pub(crate) fn set_one(
     if copies.is_empty() {
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
+    let mut change = Change::new(state.config, scope);
+    change.copies = copies;
     let lists = HashMap::new();
-    Ok(replace(
-        state.config,
-        state.intent,
-        state.table,
-        scope,
-        copies,
-        &lists,
-    )
-    .0)
+    Ok(replace(state.intent, state.table, change, &lists, &|_| None).0)
 }
 
 /// Plans the removal of all managed routes of the Rollout, or of `route`.
@@ -97,7 +92,8 @@ pub(crate) fn remove(
         Some(name) => Scope::Named(vec![label_value(name)]),
         None => Scope::All,
     };
-    replace(config, intent, table, scope, Vec::new(), &HashMap::new()).0
+    let change = Change::new(config, scope);
+    replace(intent, table, change, &HashMap::new(), &|_| None).0
 }
 
 /// Plans the managed routes for a SetWeight. `targets` are the new lists of [`TableState::routes`], which the mirror routes of
@@ -111,37 +107,61 @@ pub(crate) fn reconcile(
     update: ManagedRouteUpdate,
 ) -> Result<ManagedRoutePlan, Refusal> {
     let in_force = &state.intent.managed.in_force;
-    let wanted: Vec<&ManagedRoute> = match update {
-        ManagedRouteUpdate::AsPlanned => in_force.iter().collect(),
-        ManagedRouteUpdate::KeepExisting | ManagedRouteUpdate::RemoveAll => Vec::new(),
-    };
     let http = raw_routes(state.table, Protocol::Http);
-    if wanted.is_empty() && !http.iter().any(|route| Ownership::of(route).is_some()) {
+    let inserts_any = update == ManagedRouteUpdate::AsPlanned && !in_force.is_empty();
+    if !inserts_any && !http.iter().any(|route| Ownership::of(route).is_some()) {
         return Ok(ManagedRoutePlan::default());
     }
     let lists = new_lists(state, targets);
-    let copies = match wanted.as_slice() {
-        [] => Vec::new(),
-        wanted => copies(state, wanted, &sources(state)?, &lists)?,
-    };
-    let scope = match update {
-        ManagedRouteUpdate::AsPlanned | ManagedRouteUpdate::RemoveAll => Scope::All,
-        ManagedRouteUpdate::KeepExisting => {
-            let kept = in_force.iter().map(|route| label_value(route.name()));
-            Scope::Except(kept.collect())
+    let mut change = Change::new(state.config, Scope::All);
+    match update {
+        ManagedRouteUpdate::AsPlanned => {
+            let wanted: Vec<&ManagedRoute> = in_force.iter().collect();
+            if !wanted.is_empty() {
+                change.copies = copies(state, &wanted, &sources(state)?, &lists)?;
+            }
         }
-    };
-    let (mut plan, strays) = replace(
-        state.config,
-        state.intent,
-        state.table,
-        scope,
-        copies,
-        &lists,
-    );
+        ManagedRouteUpdate::KeepExisting => {
+            let sources: Vec<Source<'_, '_>> = state
+                .routes
+                .iter()
+                .filter_map(|it| source(state, it)?.ok())
+                .collect();
+            for route in in_force {
+                // A copy that cannot be combined with its source any more would change live requests.
+                let copies = sources
+                    .chunks(1)
+                    .flat_map(|source| copies(state, &[route], source, &lists).unwrap_or_default());
+                change.copies.extend(copies);
+            }
+            let kept = in_force.iter().map(|route| label_value(route.name()));
+            change.scope = Scope::Except(kept.collect());
+            change.only_existing = true;
+            change.unknown = unknown(state, &sources);
+        }
+        ManagedRouteUpdate::RemoveAll => {}
+    }
+    let is_down = state.intent.sends_all_to_stable();
+    let fold = |index: usize| folded(state, http.get(index)?).filter(|_| is_down);
+    let (mut plan, strays) = replace(state.intent, state.table, change, &lists, &fold);
     let strays = strays.into_iter().filter_map(|index| http.get(index));
     plan.left = strays.filter_map(|route| stray(state, route)).collect();
     Ok(plan)
+}
+
+/// The HTTP routes of which it is not known whether they lead to the Rollout, or where, by their position. Managed routes in front
+/// of them stay as they are.
+fn unknown(state: &TableState<'_>, sources: &[Source<'_, '_>]) -> HashSet<usize> {
+    let is_known = |it: &RouteState<'_>| match &it.action {
+        Action::NotForwarding(_) => true,
+        Action::Forward { relation, .. } => matches!(relation, Relation::Unrelated { .. }),
+        Action::Unreadable(_) => false,
+    };
+    let http = state.routes.iter().filter(|it| it.route.protocol.is_http());
+    let unknown = http.filter(|it| !is_known(it)).map(|it| it.route.index);
+    unknown
+        .filter(|index| !sources.iter().any(|source| source.route.index == *index))
+        .collect()
 }
 
 /// The new lists of the HTTP routes that lead, or led, to the Rollout, by their position.
@@ -168,11 +188,7 @@ fn new_lists<'t, 'a>(
 /// The refusal of a mirror route whose source is not found, so that its weights are not known, and that sends requests to the
 /// canary.
 fn stray(state: &TableState<'_>, route: &Value) -> Option<Refusal> {
-    let context = ReadContext {
-        namespace: &state.table.key().namespace,
-        distinction: state.roles.distinction,
-    };
-    let list = DestinationList::live(route.get("forwardTo")?, context).ok()?;
+    let list = DestinationList::live(route.get("forwardTo")?, context(state)).ok()?;
     let mut weights = list.destinations.iter().zip(list.effective_weights());
     weights
         .any(|(it, weight)| weight > 0 && state.roles.canary.is(it))
@@ -180,6 +196,20 @@ fn stray(state: &TableState<'_>, route: &Value) -> Option<Refusal> {
             route: name_of(route).to_owned(),
             canary: state.roles.canary.label(),
         })
+}
+
+/// Such a mirror route at weight 0: stable gets the share of the canary.
+fn folded<'a>(state: &TableState<'a>, route: &'a Value) -> Option<Value> {
+    let list = DestinationList::live(route.get("forwardTo")?, context(state)).ok()?;
+    let applied = state.intent.applied.as_ref();
+    following(route, &without_canary(&list, &state.roles, applied, false)?)
+}
+
+fn context<'a>(state: &TableState<'a>) -> ReadContext<'a> {
+    ReadContext {
+        namespace: &state.table.key().namespace,
+        distinction: state.roles.distinction,
+    }
 }
 
 /// An HTTP route that leads to the Rollout.
@@ -194,31 +224,37 @@ fn sources<'s, 'a>(state: &'s TableState<'a>) -> Result<Vec<Source<'s, 'a>>, Ref
     if let Some(problem) = &state.records.problem {
         return Err(problem.clone());
     }
-    let mut sources = Vec::new();
-    for route_state in &state.routes {
-        let route = &route_state.route;
-        let Action::Forward {
-            relation: Relation::Managed { owner_list, anchor },
-            ..
-        } = &route_state.action
-        else {
-            continue;
-        };
-        if !route.protocol.is_http() {
-            continue;
-        }
-        let roles = &state.roles;
+    let routes = state.routes.iter();
+    routes.filter_map(|it| source(state, it)).collect()
+}
+
+/// A route as a source; `None` if it does not lead to the Rollout.
+fn source<'s, 'a>(
+    state: &'s TableState<'a>,
+    route_state: &'s RouteState<'a>,
+) -> Option<Result<Source<'s, 'a>, Refusal>> {
+    let route = &route_state.route;
+    let Action::Forward {
+        relation: Relation::Managed { owner_list, anchor },
+        ..
+    } = &route_state.action
+    else {
+        return None;
+    };
+    let roles = &state.roles;
+    let canary = || -> Result<Destination<'a>, Refusal> {
         roles.check_anchor(route, owner_list, route_state.split.is_some())?;
-        let canary: Destination<'a> = match roles.canary.find_only(route, owner_list)? {
-            Some(canary) => canary.clone(),
-            None => roles.canary.made_from(anchor, route)?,
-        };
-        sources.push(Source {
+        match roles.canary.find_only(route, owner_list)? {
+            Some(canary) => Ok(canary.clone()),
+            None => roles.canary.made_from(anchor, route),
+        }
+    };
+    route.protocol.is_http().then(|| {
+        Ok(Source {
             route,
-            canary: canary.with_weight(None).value(),
-        });
-    }
-    Ok(sources)
+            canary: canary()?.with_weight(None).value(),
+        })
+    })
 }
 
 /// Copies each source for each of the `wanted` managed routes. `targets` are the new lists of sources, by their position.
@@ -315,28 +351,55 @@ fn is_top(config: &PluginConfig) -> bool {
     config.header_route_placement() == HeaderRoutePlacement::Top
 }
 
-/// Replaces the managed routes in `scope` by `copies`. All other mirror routes get the new lists of their sources. Returns
-/// also the positions of mirror routes without a source.
-fn replace(
-    config: &PluginConfig,
-    intent: &Intent,
-    table: &RouteTableDoc,
+/// A change of the managed routes of a Rollout.
+struct Change {
+    /// The managed routes that are replaced by `copies`. All other mirror routes get the new lists of their sources.
     scope: Scope,
     copies: Vec<RouteCopy>,
+    has_headers_first: bool,
+    /// Whether a copy is dropped if the managed route does not exist in front of its source.
+    only_existing: bool,
+    /// With `only_existing`: the routes in front of which managed routes outside of `scope` stay as they are.
+    unknown: HashSet<usize>,
+}
+
+impl Change {
+    fn new(config: &PluginConfig, scope: Scope) -> Self {
+        Self {
+            scope,
+            copies: Vec::new(),
+            has_headers_first: is_top(config),
+            only_existing: false,
+            unknown: HashSet::new(),
+        }
+    }
+}
+
+/// Plans a change. `fold` returns a mirror route without a source, by its position, with a new list, if that is known. Returns also the positions of
+/// mirror routes for which it is not.
+fn replace(
+    intent: &Intent,
+    table: &RouteTableDoc,
+    change: Change,
     lists: &HashMap<usize, &DestinationList<'_>>,
+    fold: &dyn Fn(usize) -> Option<Value>,
 ) -> (ManagedRoutePlan, Vec<usize>) {
     let http = raw_routes(table, Protocol::Http);
     let owner = Owner::new(&intent.rollout);
+    let scope = &change.scope;
     let mut policies = Policies::new(&intent.rollout, table, scope.clone());
     policies.has_mirrors = http.iter().any(|route| {
         let ownership = Ownership::of(route).filter(|at| is_mirror(route) && at.owner == owner);
         ownership.is_some_and(|at| scope.includes(&at.managed))
     });
-    let is_in_scope = |managed: &str| scope.includes(managed);
-    let mut list = RouteList::read(http, &owner, &intent.managed.order, is_in_scope);
-    list.has_headers_first = is_top(config);
-    let strays = list.follow(lists);
-    for (mirror, route) in list.insert(copies) {
+    let is_replaced = |managed: &str, base: Option<usize>| {
+        let is_known = base.is_none_or(|base| !change.unknown.contains(&base));
+        scope.includes(managed) || (change.only_existing && is_known)
+    };
+    let mut list = RouteList::read(http, &owner, &intent.managed.order, is_replaced);
+    list.has_headers_first = change.has_headers_first;
+    let strays = list.follow(lists, fold);
+    for (mirror, route) in list.insert(change.copies, change.only_existing) {
         policies.want(&mirror, &route);
     }
     let mut managed = ManagedRoutePlan {

@@ -31,9 +31,9 @@ enum Text {
 }
 
 /// Why two matches of a path cannot be combined into one.
-const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix";
+const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix, without ignoreCase";
 const REWRITTEN: &str = "a path matched by regex cannot be rewritten with pathRewrite: match the path by exact or prefix";
-const DELEGATED: &str = "other tables delegate to this one, and a managed route with another path than the route's could take precedence over other routes or contradict the paths of those tables: match by method or headers, or by the whole path of the route";
+const DELEGATED: &str = "other tables delegate to this one, and a managed route with another path than the route's could take precedence over other routes or contradict the paths of those tables: match by headers, or by paths and methods that each matcher of the route has";
 
 /// The conditions of a header route. A request must meet one of them.
 ///

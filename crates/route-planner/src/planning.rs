@@ -114,12 +114,18 @@ fn set_weight(
     // Restoring the owner's routes is possible without a route to stable, if there is something to restore.
     let cleans_up = is_rest && (!assembly.plan.is_noop() || is_left);
     if !routes_to_rollout && !cleans_up {
-        let nothing = || Refusal::NoStableRoute {
+        let left = assembly.plan.left.first().cloned();
+        let refusal = left.unwrap_or_else(|| Refusal::NoStableRoute {
             stable: state.roles.stable.label(),
             found: state.found(),
-        };
-        let left = assembly.plan.left.first().cloned();
-        return Err(refused(left.unwrap_or_else(nothing)));
+        });
+        if managed.edits.is_empty() {
+            return Err(refused(refusal));
+        }
+        // Managed routes without a source still serve requests, and are removed.
+        if assembly.plan.left.is_empty() {
+            assembly.plan.left.push(refusal);
+        }
     }
     assembly = assembly.with_managed(managed);
     assembly.plan.grows = grows;

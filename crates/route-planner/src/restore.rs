@@ -8,11 +8,13 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use serde_json::Value;
 
 use crate::config::PluginConfig;
-use crate::error::PlanError;
+use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind, WeightSplit};
 use crate::ownership::Ownership;
 use crate::plan::Plan;
+use crate::planning;
 use crate::record::Annotation;
+use crate::set_weight::CanaryGrowth;
 
 /// Plans the removal of everything that `rollout` inserted into `table`, and restores what the table's owner wrote. Changes
 /// of other Rollouts stay.
@@ -27,13 +29,42 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
     let record = Annotation::read(table).and_then(|it| it.record_of(&rollout.to_string()));
     record.map_err(|refusal| intent.refused(table, refusal))?;
     let config = PluginConfig::unset();
-    match crate::plan(&config, &intent, table) {
+    let planned = planning::plan(&config, &intent, table, CanaryGrowth::Allowed);
+    match planned {
         // No route is split, but there can be managed routes.
         Err(error) if error.is_without_route() => {
             intent.kind = IntentKind::RemoveManagedRoutes;
-            crate::plan(&config, &intent, table)
+            planning::plan(&config, &intent, table, CanaryGrowth::Allowed)
         }
         planned => planned,
+    }
+}
+
+/// Plans weight 0 for a table that cannot be planned because the Rollout or its plugin block names other Services, or invalid ones:
+/// the record and the labels say what to restore. The error is in [`Plan::left`].
+///
+/// # Errors
+/// Returns `error` if it has another reason, for another request, and if there is nothing to restore.
+pub(crate) fn at_weight_0(
+    intent: &Intent,
+    table: &RouteTableDoc,
+    error: PlanError,
+) -> Result<Plan, PlanError> {
+    let names_others = matches!(&error, PlanError::Refused { refusal, .. } if matches!(
+        **refusal,
+        Refusal::NoService { .. }
+            | Refusal::SameDestination(_)
+            | Refusal::SwitchedService { .. }
+            | Refusal::NoStableRoute { .. }
+    ));
+    match (error, restore(&intent.rollout, table)) {
+        (PlanError::Refused { refusal, .. }, Ok(mut plan))
+            if names_others && intent.sends_all_to_stable() && !plan.is_noop() =>
+        {
+            plan.left.push(*refusal);
+            Ok(plan)
+        }
+        (error, _) => Err(error),
     }
 }
 

@@ -176,7 +176,7 @@ pub const BLOCK: &[Key] = &[
         "headerRoutePlacement",
         Shape::OneOf(&["beforeSource", "top"]),
         "`beforeSource`",
-        "where header routes are inserted: each before the route that it copies, or before all routes",
+        "where header routes are inserted: each before the route that it copies, or before all routes. Mirror routes always precede the route that they copy, so with `top` header routes also precede mirror routes",
     ),
     key(
         "zeroWeight",

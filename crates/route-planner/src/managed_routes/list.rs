@@ -99,7 +99,7 @@ impl<'a> RouteList<'a> {
         http: &'a [Value],
         owner: &'a Owner,
         order: &'a [String],
-        is_replaced: impl Fn(&str) -> bool,
+        is_replaced: impl Fn(&str, Option<usize>) -> bool,
     ) -> Self {
         let ranks = order.iter().enumerate().rev();
         let mut list = Self {
@@ -116,17 +116,15 @@ impl<'a> RouteList<'a> {
             numbers: HashMap::new(),
         };
         let mut group = Group::default();
+        let mut own = Vec::new();
         for (index, route) in http.iter().enumerate() {
+            let name = name_of(route);
             match Ownership::of(route) {
-                Some(at) if at.owner == *owner && is_replaced(&at.managed) => {
-                    let names = group.replaced.entry(at.managed).or_default();
-                    names.push_back(name_of(route).to_owned());
+                // The base of the group decides whether it is replaced.
+                Some(at) if at.owner == *owner => {
+                    own.push((at.managed, route));
                     continue;
                 }
-                Some(at) if at.owner == *owner => group.ours.push(OwnRoute {
-                    rank: list.rank(&at.managed),
-                    route: route.clone(),
-                }),
                 Some(at) => group.others.push(OtherRoute {
                     index,
                     owner: at.owner,
@@ -135,19 +133,45 @@ impl<'a> RouteList<'a> {
                 }),
                 None => {
                     group.base = Some(index);
+                    list.take(&mut group, &mut own, &is_replaced);
                     list.group_of.insert(index, list.groups.len());
                     list.groups.push(std::mem::take(&mut group));
                 }
             }
-            list.taken.insert(name_of(route).to_owned());
+            list.taken.insert(name.to_owned());
         }
+        list.take(&mut group, &mut own, &is_replaced);
         list.groups.push(group);
         list
     }
 
+    /// Adds the managed routes of the Rollout in front of a base to its group.
+    fn take(
+        &mut self,
+        group: &mut Group,
+        own: &mut Vec<(String, &Value)>,
+        is_replaced: &impl Fn(&str, Option<usize>) -> bool,
+    ) {
+        for (managed, route) in own.drain(..) {
+            let name = name_of(route).to_owned();
+            if is_replaced(&managed, group.base) {
+                group.replaced.entry(managed).or_default().push_back(name);
+            } else {
+                let rank = self.rank(&managed);
+                let route = route.clone();
+                group.ours.push(OwnRoute { rank, route });
+                self.taken.insert(name);
+            }
+        }
+    }
+
     /// Gives the mirror routes of all Rollouts the new lists of their sources, by the position of the source. Returns the
     /// positions of mirror routes whose destinations are neither new nor those of their source.
-    pub(super) fn follow(&mut self, lists: &HashMap<usize, &DestinationList<'_>>) -> Vec<usize> {
+    pub(super) fn follow(
+        &mut self,
+        lists: &HashMap<usize, &DestinationList<'_>>,
+        fold: &dyn Fn(usize) -> Option<Value>,
+    ) -> Vec<usize> {
         let http = self.http;
         let bases: Vec<usize> = self.groups.iter().filter_map(|group| group.base).collect();
         let mut strays = Vec::new();
@@ -162,7 +186,12 @@ impl<'a> RouteList<'a> {
                 match list {
                     Some(list) => mirror.changed = following(route, list),
                     None if source.map(destinations) == Some(destinations(route)) => {}
-                    None => strays.push(mirror.index),
+                    None => {
+                        mirror.changed = fold(mirror.index);
+                        if mirror.changed.is_none() {
+                            strays.push(mirror.index);
+                        }
+                    }
                 }
             }
             for ours in group.ours.iter_mut().filter(|it| is_mirror(&it.route)) {
@@ -176,8 +205,13 @@ impl<'a> RouteList<'a> {
         strays
     }
 
-    /// Inserts each copy before its source, or before all routes, and gives each a unique name. Returns the mirror routes.
-    pub(super) fn insert(&mut self, copies: Vec<RouteCopy>) -> Vec<(Mirror, Map<String, Value>)> {
+    /// Inserts each copy before its source, or before all routes, and gives each a unique name. With `only_existing`, a copy is
+    /// dropped unless it replaces one. Returns the mirror routes.
+    pub(super) fn insert(
+        &mut self,
+        copies: Vec<RouteCopy>,
+        only_existing: bool,
+    ) -> Vec<(Mirror, Map<String, Value>)> {
         let mut mirrored = Vec::new();
         let mut named = Vec::new();
         // A managed route keeps its name, since metrics are distinguished by it. If there were more of this managed route in
@@ -192,6 +226,9 @@ impl<'a> RouteList<'a> {
             let held = self.groups.get_mut(group);
             let held = held.and_then(|group| group.replaced.get_mut(&managed));
             let name = held.and_then(VecDeque::pop_back);
+            if only_existing && name.is_none() {
+                continue;
+            }
             let name = name.filter(|name| self.taken.insert(name.clone()));
             named.push((copy, group, managed, name));
         }
@@ -314,7 +351,7 @@ fn destinations(route: &Value) -> Option<&Value> {
 }
 
 /// The mirror route with the new list of its source; `None` if it has that list.
-fn following(route: &Value, list: &DestinationList<'_>) -> Option<Value> {
+pub(super) fn following(route: &Value, list: &DestinationList<'_>) -> Option<Value> {
     let mut new = route.clone();
     set_destinations(new.get_mut("forwardTo")?.as_object_mut()?, list);
     (new != *route).then_some(new)
