@@ -96,12 +96,8 @@ async fn check_permissions(cluster: &Cluster, objects: &[DynamicObject]) -> Resu
                 .iter()
                 .find(|it| is_kind(it, role_kind) && it.name_any() == role);
             let role = role.with_context(|| format!("no {role_kind} of {}", binding.name_any()))?;
-            let rules: Vec<PolicyRule> = role
-                .data
-                .get("rules")
-                .map(Deserialize::deserialize)
-                .transpose()?
-                .unwrap_or_default();
+            let rules = role.data.get("rules").context("no rules")?;
+            let rules: Vec<PolicyRule> = serde_json::from_value(rules.clone())?;
             let account = text("/subjects/0/name").context("no subject")?;
             let namespace = text("/subjects/0/namespace").context("no namespace")?;
             let user = format!("system:serviceaccount:{namespace}:{account}");
