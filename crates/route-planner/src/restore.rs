@@ -50,21 +50,25 @@ pub(crate) fn at_weight_0(
     table: &RouteTableDoc,
     error: PlanError,
 ) -> Result<Plan, PlanError> {
-    let names_others = matches!(&error, PlanError::Refused { refusal, .. } if matches!(
+    let PlanError::Refused { refusal, .. } = &error else {
+        return Err(error);
+    };
+    let names_others = matches!(
         **refusal,
         Refusal::NoService { .. }
             | Refusal::SameDestination(_)
             | Refusal::SwitchedService { .. }
             | Refusal::NoStableRoute { .. }
-    ));
-    match (error, restore(&intent.rollout, table)) {
-        (PlanError::Refused { refusal, .. }, Ok(mut plan))
-            if names_others && intent.sends_all_to_stable() && !plan.is_noop() =>
-        {
-            plan.left.push(*refusal);
+    );
+    if !names_others || !intent.sends_all_to_stable() {
+        return Err(error);
+    }
+    match restore(&intent.rollout, table) {
+        Ok(mut plan) if !plan.is_noop() => {
+            plan.left.push((**refusal).clone());
             Ok(plan)
         }
-        (error, _) => Err(error),
+        _ => Err(error),
     }
 }
 
