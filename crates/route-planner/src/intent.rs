@@ -129,9 +129,9 @@ pub struct ManagedRoutes {
 }
 
 impl ManagedRoutes {
-    /// Whether SetWeight inserts managed routes that are missing.
-    pub(crate) fn inserts_any(&self) -> bool {
-        self.update == ManagedRouteUpdate::AsPlanned && !self.in_force.is_empty()
+    /// Whether SetWeight with this `update` inserts managed routes that are missing.
+    pub(crate) fn inserts_any(&self, update: ManagedRouteUpdate) -> bool {
+        update == ManagedRouteUpdate::AsPlanned && !self.in_force.is_empty()
     }
 }
 

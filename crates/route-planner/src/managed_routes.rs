@@ -71,13 +71,13 @@ pub(crate) fn set_one(
             },
         });
     }
-    let copies = copies(state, &[route], &sources, &HashMap::new())?;
+    let lists = HashMap::new();
+    let copies = copies(state, &[route], &sources, &lists)?;
     if copies.is_empty() {
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
     let mut change = Change::new(state.config, scope);
     change.copies = copies;
-    let lists = HashMap::new();
     Ok(replace(state.intent, state.table, change, &lists, &|_| None).0)
 }
 
@@ -108,18 +108,16 @@ pub(crate) fn reconcile(
 ) -> Result<ManagedRoutePlan, Refusal> {
     let in_force = &state.intent.managed.in_force;
     let http = raw_routes(state.table, Protocol::Http);
-    let inserts_any = update == ManagedRouteUpdate::AsPlanned && !in_force.is_empty();
+    let inserts_any = state.intent.managed.inserts_any(update);
     if !inserts_any && !http.iter().any(|route| Ownership::of(route).is_some()) {
         return Ok(ManagedRoutePlan::default());
     }
     let lists = new_lists(state, targets);
     let mut change = Change::new(state.config, Scope::All);
     match update {
-        ManagedRouteUpdate::AsPlanned => {
+        ManagedRouteUpdate::AsPlanned if inserts_any => {
             let wanted: Vec<&ManagedRoute> = in_force.iter().collect();
-            if !wanted.is_empty() {
-                change.copies = copies(state, &wanted, &sources(state)?, &lists)?;
-            }
+            change.copies = copies(state, &wanted, &sources(state)?, &lists)?;
         }
         ManagedRouteUpdate::KeepExisting => {
             let sources: Vec<Source<'_, '_>> = state
@@ -139,7 +137,7 @@ pub(crate) fn reconcile(
             change.only_existing = true;
             change.unknown = unknown(state, &sources);
         }
-        ManagedRouteUpdate::RemoveAll => {}
+        ManagedRouteUpdate::AsPlanned | ManagedRouteUpdate::RemoveAll => {}
     }
     let is_down = state.intent.sends_all_to_stable();
     let fold = |index: usize| folded(state, http.get(index)?).filter(|_| is_down);
@@ -375,8 +373,8 @@ impl Change {
     }
 }
 
-/// Plans a change. `fold` returns a mirror route without a source, by its position, with a new list, if that is known. Returns also the positions of
-/// mirror routes for which it is not.
+/// Plans a change. `fold` returns a mirror route without a source, by its position, with a new list, if that is known. Returns
+/// also the positions of mirror routes for which it is not.
 fn replace(
     intent: &Intent,
     table: &RouteTableDoc,

@@ -29,8 +29,8 @@ pub enum Observation {
     },
 }
 
-/// Compares `table` with `intent`: the plan for them must not move traffic or leave a route as it is and, depending on `verify` in the plugin block,
-/// Gloo must have accepted this generation of the table.
+/// Compares `table` with `intent`: the plan for them must not move traffic or leave a route as it is and,
+/// depending on `verify` in the plugin block, Gloo must have accepted this generation of the table.
 ///
 /// # Errors
 /// Returns `Err` as [`crate::plan()`] does, or if the status cannot be decoded. After an error of VerifyWeight the controller

@@ -84,18 +84,13 @@ fn set_weight(
     let refused = |refusal| intent.refused(table, refusal);
     let state = TableState::new(config, intent, table, records)?;
     let mut weights = plan_weights(&state, split, growth).map_err(refused)?;
-    let update = match (growth, intent.managed.update) {
-        // Inserting a managed route would send more requests to the canary.
-        (CanaryGrowth::Withheld, ManagedRouteUpdate::AsPlanned) => ManagedRouteUpdate::KeepExisting,
-        (_, update) => update,
-    };
+    let update = growth.limit(intent.managed.update);
     let managed = managed_routes::reconcile(&state, &weights.targets, update);
     let managed = managed.or_else(|refusal| {
         if !weights.left.contains(&refusal) {
             weights.left.push(refusal);
         }
-        let update = ManagedRouteUpdate::KeepExisting;
-        managed_routes::reconcile(&state, &weights.targets, update)
+        managed_routes::reconcile(&state, &weights.targets, ManagedRouteUpdate::KeepExisting)
     });
     let managed = managed.map_err(refused)?;
     weights.left.extend(managed.left.iter().cloned());

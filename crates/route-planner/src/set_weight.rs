@@ -24,7 +24,7 @@ use gloo_types::broken_weight_rule;
 
 use crate::destinations::{Destination, DestinationId, DestinationList, Distinction, ListForm};
 use crate::error::Refusal;
-use crate::intent::{AdditionalDestination, Intent, WeightSplit};
+use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSplit};
 use crate::plan::Warning;
 use crate::record::{Hash, Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
 use crate::recovery::{share_of, taken_by_others, without_canary};
@@ -38,6 +38,17 @@ use crate::weight;
 pub(crate) enum CanaryGrowth {
     Allowed,
     Withheld,
+}
+
+impl CanaryGrowth {
+    /// What may be done with managed routes if `planned` was asked for.
+    pub(crate) fn limit(self, planned: ManagedRouteUpdate) -> ManagedRouteUpdate {
+        match (self, planned) {
+            // Inserting a managed route would send more requests to the canary.
+            (Self::Withheld, ManagedRouteUpdate::AsPlanned) => ManagedRouteUpdate::KeepExisting,
+            (_, planned) => planned,
+        }
+    }
 }
 
 /// The result of a SetWeight for the routes of a table.
@@ -191,9 +202,8 @@ impl<'a> WeightPlan<'a> {
                 }
             }
             Relation::SplitByOther(rollout) => {
-                let inserts_any =
-                    growth == CanaryGrowth::Allowed && request.intent.managed.inserts_any();
-                if request.is_rest() && !inserts_any {
+                let managed = &request.intent.managed;
+                if request.is_rest() && !managed.inserts_any(growth.limit(managed.update)) {
                     self.routes_to_rollout = true;
                     return None;
                 }
