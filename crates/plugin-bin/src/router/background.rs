@@ -452,11 +452,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let mark = self.policy.mark(rollout);
         let plan = restore(&mark, &document)?;
-        let policies = match self.store.policies().await {
-            // This cluster has no MirrorPolicies, or none that this plugin could have created.
-            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
-            read => read?,
-        };
+        let policies = self.policies_if_any().await?;
         // A Rollout that only deselected this table may mirror requests of others.
         let is_left = |policy: &&MirrorPolicyDoc| match why {
             Orphanage::Deselected => is_for_table(policy, &mark, table),
@@ -464,10 +460,7 @@ impl<S: Store> GlooRouter<S> {
         };
         // A policy is deleted before its routes.
         for policy in policies.iter().filter(is_left) {
-            match self.store.delete_policy(policy).await {
-                Ok(()) | Err(StoreError::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.delete_policy(rollout, policy).await?;
         }
         if plan.is_noop() {
             return Ok(Collected::Skipped);

@@ -94,15 +94,12 @@ impl<S: Store> GlooRouter<S> {
         Ok(())
     }
 
-    /// Deletes the MirrorPolicies of the routes that a restore removes. Without permission to read them, there can be none.
+    /// Deletes the MirrorPolicies of the routes that a restore removes.
     async fn delete_policies_of(&self, rollout: &ObjectKey, plan: &Plan) -> Result<(), Failure> {
         if !plan.needs_policies() {
             return Ok(());
         }
-        let live = match self.store.policies().await {
-            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
-            live => live?,
-        };
+        let live = self.policies_if_any().await?;
         for change in plan.policy_changes(&live)? {
             if let PolicyChange::Delete(policy) = change {
                 self.delete_policy(rollout, &policy).await?;

@@ -359,6 +359,15 @@ impl<S: Store> GlooRouter<S> {
         Ok((write.plan, left))
     }
 
+    /// Returns the MirrorPolicies of the cluster.
+    pub(super) async fn policies_if_any(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        match self.store.policies().await {
+            // This cluster has no MirrorPolicies, or none that this plugin could have created.
+            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),
+            read => read,
+        }
+    }
+
     /// Deletes a MirrorPolicy. It is no error if the policy does not exist.
     pub(super) async fn delete_policy(
         &self,
