@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, PAUSES};
+use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, IMAGE, PAUSES};
 use e2e_tests::{
     Canary, Cluster, PLUGIN_NAME, Passes, Proxy, RecordedRequest, Release, SHORT_ELECTION, Setup,
     eventually, split,
@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 const LEASE: &str = "argo-rollouts-controller-lock";
@@ -249,7 +249,8 @@ async fn a_new_leader_gets_no_single_object_for_rollouts_without_an_update() -> 
     .await
 }
 
-/// The controller runs a process for each name. The processes do not know of each other.
+/// The controller runs a process for each name. The processes do not know of each other. Both have set weights of the Rollout
+/// after its block gets the other name in the middle of the update.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_of_a_plugin_with_two_names_do_not_revert_each_other() -> Result<()> {
     let release = Release::V1_9;
@@ -261,17 +262,24 @@ async fn processes_of_a_plugin_with_two_names_do_not_revert_each_other() -> Resu
         };
         cluster.register_and_start(release, setup).await?;
         let canary = Canary::deploy(cluster, "twice").await?;
-        let block = json!({ "routeTableSelector": { "name": "demo" } });
-        let plugins = json!({ PLUGIN_NAME: block, ANOTHER_NAME: block });
-        let routing = json!({ "trafficRouting": { "plugins": plugins } });
-        canary
-            .change_spec(json!({ "strategy": { "canary": routing } }))
-            .await?;
         canary.healthy().await?;
         let owners = canary.table().await?;
         let history = canary.watch_table().await?;
 
-        canary.update_to_25().await?;
+        // Which of two blocks counts is not for the plugin to guess.
+        let block = json!({ "routeTableSelector": { "name": "demo" } });
+        change_blocks(&canary, json!({ ANOTHER_NAME: block })).await?;
+        canary.change_image(IMAGE).await?;
+        let message = canary.event("TrafficRoutingError").await?;
+        for name in [PLUGIN_NAME, ANOTHER_NAME] {
+            ensure!(message.contains(name), "{message}");
+        }
+        change_blocks(&canary, json!({ PLUGIN_NAME: null })).await?;
+        canary.paused_at(1).await?;
+        canary.splits(AT_25).await?;
+        change_blocks(&canary, json!({ PLUGIN_NAME: block, ANOTHER_NAME: null })).await?;
+        canary.idle().await?;
+
         let processes = cluster.controller()?.plugins()?;
         ensure!(processes.len() == 2, "{processes:?}");
         canary.revert_table(&owners).await?;
@@ -293,4 +301,12 @@ async fn processes_of_a_plugin_with_two_names_do_not_revert_each_other() -> Resu
         .await
     })
     .await
+}
+
+/// Merges blocks into the Rollout's blocks of the plugins.
+async fn change_blocks(canary: &Canary, blocks: Value) -> Result<()> {
+    let routing = json!({ "trafficRouting": { "plugins": blocks } });
+    canary
+        .change_spec(json!({ "strategy": { "canary": routing } }))
+        .await
 }
