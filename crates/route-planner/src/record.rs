@@ -69,8 +69,7 @@ pub(crate) struct RecordSet {
 pub(crate) struct Record {
     pub(crate) splits: Vec<Split>,
     pub(crate) routes: Vec<RouteEntry>,
-    /// Hashes of routes whose owner led them to the canary alone before the first split. Planning never takes them for split
-    /// routes.
+    /// Hashes of routes whose owner led them to the canary and not to stable. Planning never takes them for split routes.
     #[serde(rename = "owners", skip_serializing_if = "Vec::is_empty")]
     pub(crate) owner_canary_routes: Vec<Hash>,
 }
@@ -428,8 +427,13 @@ impl<'a> RecordBuilder<'a> {
         self.new.routes.is_empty()
     }
 
-    pub(crate) fn set_owner_canary_routes(&mut self, routes: Vec<Hash>) {
-        self.new.owner_canary_routes = routes;
+    pub(crate) fn add_owner_canary_routes(&mut self, routes: Vec<Hash>) {
+        let known = &mut self.new.owner_canary_routes;
+        let new: Vec<Hash> = routes
+            .into_iter()
+            .filter(|it| !known.contains(it))
+            .collect();
+        known.extend(new);
     }
 
     /// The new record; empty if no route is split.

@@ -99,9 +99,7 @@ pub(crate) fn plan_weights<'a>(
         weights.warnings.push(Warning::UnnamedService);
     }
     let mut record = RecordBuilder::new(&state.records.own);
-    if state.records.own.routes.is_empty() {
-        record.set_owner_canary_routes(owner_canary_routes(state));
-    }
+    record.add_owner_canary_routes(owner_canary_routes(state));
     for route_state in &state.routes {
         let target = weights.plan_route(&request, route_state, growth, &mut record);
         weights.targets.push(target);
@@ -265,7 +263,8 @@ impl<'a> WeightPlan<'a> {
     }
 }
 
-/// Hashes of the routes that send traffic to the canary before the first split: their owner wrote them that way.
+/// Hashes of the routes that send traffic to the canary but not to stable: their owner wrote them that way. After this plan
+/// they may look like copies of a split route.
 fn owner_canary_routes(state: &TableState<'_>) -> Vec<Hash> {
     let routes_to_canary = |it: &&RouteState<'_>| match &it.action {
         Action::Forward {
