@@ -81,7 +81,8 @@ pub(crate) trait Watched: Send + Sync + 'static {
     /// Subscribes to changes of Rollouts.
     fn rollout_changes(&self) -> Receiver<Change>;
 
-    /// Returns the tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
+    /// Returns the tables with marks of Rollouts of this cluster; `None` unless all tables and Rollouts that are watched are
+    /// known. Rollouts of other namespaces are left out.
     fn marked(&self) -> Option<Vec<Marked>>;
 
     /// Returns the tables whose marks cannot be read, with the reason in one line.
@@ -117,15 +118,14 @@ impl Watched for CachedRouteStore {
     fn marked(&self) -> Option<Vec<Marked>> {
         self.tables().check(None, FRESH).ok()?;
         Self::rollouts(self).check(None, FRESH).ok()?;
+        let is_known = |rollout: &&ObjectKey| {
+            let rollouts = Self::rollouts(self);
+            is_whole(rollout) && rollouts.check(Some(&rollout.namespace), FRESH).is_ok()
+        };
         let tables = self.tables().all().into_iter();
         let marked = tables.map(|table| Marked {
             table: table.key.clone(),
-            rollouts: table
-                .owners
-                .iter()
-                .filter(|it| is_whole(it))
-                .cloned()
-                .collect(),
+            rollouts: table.owners.iter().filter(is_known).cloned().collect(),
         });
         Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
     }

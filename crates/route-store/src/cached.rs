@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join;
+use futures::future::{join, try_join_all};
 use gloo_types::{
     MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
 };
@@ -104,12 +104,21 @@ impl CachedRouteStore {
         self.policies.watch_only(&BTreeSet::new());
     }
 
-    /// Watches the tables of each configured namespace while those of all namespaces are forbidden.
+    /// While all namespaces cannot be watched: watches the tables of each configured namespace, and the Rollouts of each
+    /// namespace that have marks in a table. Other namespaces are watched from the first call on.
     async fn follow_namespaces(&self) {
-        while !self.namespaces.is_empty() {
+        loop {
             self.tables.settled(None).await;
             for namespace in &self.namespaces {
                 self.tables.watch(namespace);
+            }
+            self.tables.settled(None).await;
+            let tables = self.tables.all();
+            let owners = tables.iter().flat_map(|table| &table.owners);
+            let namespaces: BTreeSet<&String> = owners.map(|owner| &owner.namespace).collect();
+            self.rollouts.settled(None).await;
+            for namespace in namespaces {
+                self.rollouts.watch(namespace);
             }
             sleep(FRESH).await;
         }
@@ -120,7 +129,7 @@ impl CachedRouteStore {
         loop {
             let mut changes = self.rollouts.subscribe();
             if self.rollouts.all().iter().any(|it| it.has_mirrors()) {
-                self.policies.watch_all();
+                self.watch_policies();
             } else if self.rollouts.check(None, FRESH).is_ok() {
                 self.policies.watch_only(&BTreeSet::new());
             }
@@ -128,6 +137,14 @@ impl CachedRouteStore {
                 return;
             }
             sleep(TEND).await;
+        }
+    }
+
+    /// Watches MirrorPolicies: of all namespaces, or of those whose tables are watched.
+    fn watch_policies(&self) {
+        self.policies.watch_all();
+        for namespace in self.tables.namespaces() {
+            self.policies.watch(&namespace);
         }
     }
 
@@ -276,11 +293,19 @@ impl RouteStore for CachedRouteStore {
 
 impl PolicyStore for CachedRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.policies.watch_all();
-        match self.cached_policies(FRESH) {
-            Some(policies) => Ok(policies),
-            None => self.store.tables.policies().await,
+        self.watch_policies();
+        if let Some(policies) = self.cached_policies(FRESH) {
+            return Ok(policies);
         }
+        let of_all = self.store.tables.policies().await;
+        let namespaces = self.tables.namespaces();
+        if of_all.is_ok() || namespaces.is_empty() {
+            return of_all;
+        }
+        let lists = namespaces
+            .iter()
+            .map(|it| self.store.tables.policies_of(Some(it)));
+        Ok(try_join_all(lists).await?.concat())
     }
 
     fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {

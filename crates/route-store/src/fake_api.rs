@@ -48,8 +48,21 @@ pub struct Behaviour {
     pub list_delay: Duration,
     /// Delay of each event of a watch.
     pub watch_delay: Duration,
-    /// Forbidden requests: `watch routetables`, or `list all routetables` for requests without a namespace.
-    pub forbidden: Vec<String>,
+    /// Failing requests: `watch routetables`, or `list all routetables` for requests without a namespace.
+    pub faults: BTreeMap<String, Fault>,
+}
+
+/// What becomes of a failing request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The answer is 403.
+    Forbidden,
+    /// The answer is 500.
+    Broken,
+    /// The connection ends after a second.
+    Lost,
+    /// There is no answer.
+    Hangs,
 }
 
 #[derive(Debug, Default)]
@@ -231,12 +244,18 @@ impl FakeApi {
         if behaviour.is_down {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
-        let is_forbidden = |line: &String| {
-            *line == format!("{verb} {}", target.plural)
-                || target.namespace.is_none() && *line == format!("{verb} all {}", target.plural)
-        };
-        if behaviour.forbidden.iter().any(is_forbidden) {
-            return Ok(failure(403, "no"));
+        let faults = &behaviour.faults;
+        let of_all = faults.get(&format!("{verb} all {}", target.plural));
+        let of_all = of_all.filter(|_| target.namespace.is_none());
+        match faults.get(&format!("{verb} {}", target.plural)).or(of_all) {
+            None => {}
+            Some(Fault::Forbidden) => return Ok(failure(403, "no")),
+            Some(Fault::Broken) => return Ok(failure(500, "etcdserver: request timed out")),
+            Some(Fault::Lost) => {
+                sleep(Duration::from_secs(1)).await;
+                return Err(std::io::ErrorKind::ConnectionReset.into());
+            }
+            Some(Fault::Hangs) => std::future::pending().await,
         }
         let body = body.to_bytes();
         if verb == "watch" && behaviour.is_frozen {

@@ -151,6 +151,17 @@ impl KubeRouteStore {
         self.list(namespace, ListParams::default()).await
     }
 
+    /// Lists the MirrorPolicies of a namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// See [`PolicyStore::policies`].
+    pub(crate) async fn policies_of(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.list(namespace, ListParams::default()).await
+    }
+
     /// Lists the Rollouts of a namespace, or of all namespaces.
     ///
     /// # Errors
@@ -271,7 +282,7 @@ impl RouteStore for KubeRouteStore {
 
 impl PolicyStore for KubeRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.list(None, ListParams::default()).await
+        self.policies_of(None).await
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {

@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Unit;
-use route_store::InformerStatus;
+use route_store::{FRESH, InformerStatus};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -46,6 +46,8 @@ struct Values {
     labels: WatchLabels,
     /// Absent while the kind is not watched, as MirrorPolicies while no Rollout has mirror steps.
     is_synced: Option<bool>,
+    /// Number of namespaces that are watched one by one; 0 if all are watched together.
+    namespaces: Option<i64>,
     /// Seconds since 1970; absent before the first response.
     last_sign: Option<f64>,
     restarts: u64,
@@ -77,8 +79,9 @@ impl Values {
     /// Reads the values of a kind. The namespace that is furthest behind counts.
     fn of(watch: &Watch, now: f64) -> Self {
         let status = (watch.status)();
-        let scopes = || status.scopes.iter();
-        let silence = scopes().map(|scope| scope.silence);
+        let in_use = || status.scopes.iter().filter(|scope| scope.is_in_use);
+        let is_any = !status.scopes.is_empty();
+        let silence = in_use().map(|scope| scope.silence);
         let longest: Option<Vec<_>> = silence.collect();
         let longest = longest.and_then(|all| all.into_iter().max());
         Self {
@@ -86,9 +89,10 @@ impl Values {
                 cluster: watch.cluster,
                 kind: watch.kind,
             },
-            is_synced: (!status.scopes.is_empty()).then(|| scopes().all(|scope| scope.is_synced)),
+            is_synced: is_any.then(|| longest.is_some_and(|silence| silence <= FRESH)),
+            namespaces: is_any.then(|| in_use().filter(|it| it.namespace.is_some()).count() as i64),
             last_sign: longest.map(|silence| now - silence.as_secs_f64()),
-            restarts: scopes().map(|scope| scope.restarts).sum(),
+            restarts: status.scopes.iter().map(|scope| scope.restarts).sum(),
             objects: status.objects as u64,
             bytes: status.bytes as u64,
         }
@@ -107,8 +111,13 @@ impl Collector for Watches {
         };
         family.gauge(
             "watch_synced",
-            "Whether all objects of a kind were listed and are watched",
+            "Whether the cache has all objects of a kind, in the namespaces that can be watched, and is current",
             |it| it.is_synced.map(i64::from),
+        )?;
+        family.gauge(
+            "watch_namespaces",
+            "Number of namespaces that are watched one by one, because all together cannot be; 0 if all are watched",
+            |it| it.namespaces,
         )?;
         family.gauge(
             "watch_last_sign_timestamp_seconds",

@@ -467,6 +467,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     ] {
         let scope = ScopeStatus {
             namespace: None,
+            is_in_use: true,
             is_synced: true,
             silence: Some(Duration::from_secs(5)),
             restarts: 1,
@@ -563,13 +564,14 @@ async fn a_taken_port_causes_only_a_warning() {
     serve(address, Metrics::new(false)).await;
 }
 
-/// Checks the series of a kind whose scopes have this state.
+/// Checks the series of a kind whose scopes are in use or not, and have been silent for this many seconds.
 #[track_caller]
-fn check_synced(scopes: &[bool], expect: Option<&str>) {
-    let scopes = scopes.iter().map(|is_synced| ScopeStatus {
+fn check_synced(scopes: &[(bool, Option<u64>)], expect: Option<&str>) {
+    let scopes = scopes.iter().map(|(is_in_use, silence)| ScopeStatus {
         namespace: None,
-        is_synced: *is_synced,
-        silence: None,
+        is_in_use: *is_in_use,
+        is_synced: silence.is_some(),
+        silence: silence.map(Duration::from_secs),
         restarts: 0,
         problem: None,
     });
@@ -589,7 +591,10 @@ fn check_synced(scopes: &[bool], expect: Option<&str>) {
 #[test]
 fn a_kind_that_is_not_watched_is_neither_synced_nor_unsynced() {
     check_synced(&[], None);
-    check_synced(&[false], Some("0"));
-    check_synced(&[true, false], Some("0"));
-    check_synced(&[true, true], Some("1"));
+    check_synced(&[(true, None)], Some("0"));
+    check_synced(&[(true, Some(5)), (true, None)], Some("0"));
+    check_synced(&[(true, Some(5)), (true, Some(100))], Some("0"));
+    check_synced(&[(true, Some(5)), (true, Some(60))], Some("1"));
+    // With permissions for single namespaces, the watch of all of them never opens.
+    check_synced(&[(false, None), (true, Some(60))], Some("1"));
 }

@@ -46,7 +46,7 @@ pub(super) enum Pass {
     Usual,
     /// The request tests whether the API server has recovered.
     Probe,
-    /// The request writes an Event object, whose outcome is ignored.
+    /// The request lists objects or writes an Event object, and its outcome is ignored.
     Unjudged,
 }
 
@@ -84,8 +84,9 @@ impl Breaker {
     /// Permits a request; `None` if it must not be sent. [`judge`](Self::judge) must follow each permission.
     pub(super) fn admit(&mut self, priority: Priority, now: Instant) -> Option<Pass> {
         let Self::Open(open) = self else {
+            // A list is the heaviest request, and the first to fail: others may be answered all the same.
             return Some(match priority {
-                Priority::Event => Pass::Unjudged,
+                Priority::Event | Priority::List => Pass::Unjudged,
                 _ => Pass::Usual,
             });
         };

@@ -22,10 +22,12 @@ use tokio::time::Instant;
 use super::KubeRouteStore;
 use super::send::is_refusal;
 use super::watch::{Event, Keep, Kept, Scope, Watch};
-use crate::StoreError;
+use crate::{FRESH, StoreError};
 
 /// Longest pause after an error status of the API server, in seconds.
 const LONGEST_PAUSE: u64 = 15;
+/// Longest pause while all namespaces are forbidden. Single ones are watched meanwhile, and the audit log shows each try.
+const FORBIDDEN_PAUSE: u64 = 120;
 /// Longest pause after a request without an answer. It is short, because a refused connection costs the API server nothing,
 /// and no drift is repaired while the watch is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
@@ -98,6 +100,8 @@ pub struct InformerStatus {
 pub struct ScopeStatus {
     /// The namespace; `None` means all.
     pub namespace: Option<String>,
+    /// Whether the cache counts on it: on the watch of all namespaces while that is open, or else on those of single ones.
+    pub is_in_use: bool,
     /// Whether a list was complete and a watch open at least once.
     pub is_synced: bool,
     /// Time since the watch last received something.
@@ -122,6 +126,8 @@ struct Shared<K: Keep> {
     changes: broadcast::Sender<Change>,
     /// Notified after each event or error of a watch.
     news: watch::Sender<()>,
+    /// Whether all namespaces are watched; `None` before the first answer.
+    is_all: watch::Sender<Option<bool>>,
 }
 
 #[derive(Debug, Default)]
@@ -148,6 +154,7 @@ impl<K: Keep> Informer<K> {
             known: Mutex::new(Known::default()),
             changes,
             news: watch::Sender::new(()),
+            is_all: watch::Sender::new(None),
         };
         Self {
             shared: Arc::new(shared),
@@ -155,26 +162,32 @@ impl<K: Keep> Informer<K> {
         }
     }
 
-    /// Watches all namespaces. While that is forbidden, the cache has only the namespaces of [`Self::watch`].
+    /// Watches all namespaces. While that fails, the cache has only the namespaces of [`Self::watch`].
     ///
     /// Needs a Tokio runtime, like all methods that start a watch.
     pub fn watch_all(&self) {
         self.start(Scope::All);
     }
 
-    /// Watches a namespace if the watch of all namespaces is forbidden.
+    /// Watches a namespace while that of all namespaces has failed.
     pub fn watch(&self, namespace: &str) {
         let scope = Scope::Namespace(namespace.to_owned());
-        let is_forbidden = {
-            let known = lock(&self.shared.known);
-            let all = known.scopes.get(&Scope::All);
-            all.is_some_and(Watched::is_forbidden)
-        };
-        if is_forbidden {
-            self.start(scope);
-        } else {
-            self.end(&scope);
-        }
+        let shared = &self.shared;
+        self.spawn(&scope, || {
+            if *shared.is_all.borrow() == Some(false) {
+                // So that the first caller can wait for the list.
+                lock(&shared.known).begin(&scope);
+            }
+            run_instead_of_all(Arc::clone(shared), scope.clone())
+        });
+    }
+
+    /// Returns the namespaces that are watched one by one.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        let known = lock(&self.shared.known);
+        let namespaces = known.scopes.keys().filter_map(Scope::namespace);
+        namespaces.map(str::to_owned).collect()
     }
 
     /// Watches exactly these namespaces, and ends all other watches.
@@ -194,17 +207,24 @@ impl<K: Keep> Informer<K> {
     }
 
     fn start(&self, scope: Scope) {
+        self.spawn(&scope, || run(Arc::clone(&self.shared), scope.clone()));
+    }
+
+    /// Spawns the task of a scope unless it has one.
+    fn spawn<T: Future<Output = ()> + Send + 'static>(
+        &self,
+        scope: &Scope,
+        task: impl FnOnce() -> T,
+    ) {
         let mut tasks = lock(&self.tasks);
         // A task only finishes by a panic; start it again then.
-        let running = tasks.running.get(&scope);
+        let running = tasks.running.get(scope);
         if running.is_some_and(|task| !task.is_finished()) {
             return;
         }
         while tasks.all.try_join_next().is_some() {}
-        let task = lock(&self.shared.known).begin(&scope);
-        let watching = run(Arc::clone(&self.shared), scope.clone(), task);
-        let handle = tasks.all.spawn(watching);
-        tasks.running.insert(scope, handle);
+        let handle = tasks.all.spawn(task());
+        tasks.running.insert(scope.clone(), handle);
     }
 
     fn end(&self, scope: &Scope) {
@@ -212,8 +232,7 @@ impl<K: Keep> Informer<K> {
             return;
         };
         task.abort();
-        let changes = lock(&self.shared.known).end(scope);
-        self.shared.report(changes);
+        self.shared.end(scope);
     }
 
     /// Returns a cached object, however stale.
@@ -241,7 +260,7 @@ impl<K: Keep> Informer<K> {
         Ok(known.of(namespace).map(Arc::clone).collect())
     }
 
-    /// Checks that the objects of a namespace, or of all namespaces, are not older than `age`.
+    /// Checks that the objects of a namespace, or of all that are watched, are not older than `age`.
     ///
     /// # Errors
     /// Returns [`Unknown`] otherwise.
@@ -249,8 +268,8 @@ impl<K: Keep> Informer<K> {
         lock(&self.shared.known).check(namespace, age, Instant::now())
     }
 
-    /// Waits until the objects of a namespace, or of all namespaces, are listed and watched for the first time, or the first
-    /// try has failed.
+    /// Waits until the objects of a namespace, or of all that are watched, are listed and watched for the first time, or the
+    /// first try has failed.
     pub async fn settled(&self, namespace: Option<&str>) {
         let mut news = self.shared.news.subscribe();
         let is_pending = || {
@@ -298,6 +317,24 @@ impl<K: Keep> Informer<K> {
 }
 
 impl<K: Keep> Shared<K> {
+    fn end(&self, scope: &Scope) {
+        let changes = lock(&self.known).end(scope);
+        self.report(changes);
+    }
+
+    /// Notifies those who wait for an event or error of a watch.
+    fn tell(&self, scope: &Scope) {
+        if *scope == Scope::All
+            && let Some(all) = lock(&self.known).scopes.get(scope)
+            && (all.is_open() || all.has_failed())
+        {
+            let is_all = Some(all.is_open());
+            self.is_all
+                .send_if_modified(|it| std::mem::replace(it, is_all) != is_all);
+        }
+        self.news.send_replace(());
+    }
+
     fn report(&self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             // Without subscribers the change is discarded.
@@ -306,9 +343,25 @@ impl<K: Keep> Shared<K> {
     }
 }
 
+/// Runs the watch of a namespace whenever that of all namespaces has failed. It ends only when the other one is open, so that
+/// no moment is without a watch.
+async fn run_instead_of_all<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
+    let mut is_all = shared.is_all.subscribe();
+    // Waiting cannot fail: `shared` has the sender.
+    loop {
+        let _ = is_all.wait_for(|it| *it == Some(false)).await;
+        // In its own allocation, because most of these tasks only wait.
+        let watching = Box::pin(run(Arc::clone(&shared), scope.clone()));
+        let is_open = is_all.wait_for(|it| *it == Some(true));
+        futures::future::select(watching, Box::pin(is_open)).await;
+        shared.end(&scope);
+    }
+}
+
 /// Lists and watches a scope until it is cancelled, and backs off after errors.
-async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
+async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
     let kind = K::Kind::KIND;
+    let task = lock(&shared.known).begin(&scope);
     let mut watch = Watch::new(
         Arc::clone(&shared.store),
         Arc::clone(&shared.keep),
@@ -336,29 +389,38 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
                 let problem = error.chain();
                 let pause = if is_refusal(&error) {
                     refusals += 1;
-                    jittered(refusal_pause(refusals))
+                    let is_narrow = scope.namespace().is_some();
+                    let longest = match error {
+                        StoreError::Forbidden { .. } if !is_narrow => FORBIDDEN_PAUSE,
+                        _ => LONGEST_PAUSE,
+                    };
+                    jittered(refusal_pause(refusals, longest))
                 } else {
                     refusals = 0;
                     jittered(RECONNECT_PAUSE)
                 };
                 let before = lock(&shared.known).fail(&scope, task, error);
-                if before.is_none_or(|before| before.chain() != problem) {
-                    tracing::warn!(kind, namespace = %scope, problem, "a watch failed");
+                match before {
+                    None => tracing::warn!(kind, namespace = %scope, problem, "a watch failed"),
+                    Some(before) if before.chain() == problem => {}
+                    Some(_) => {
+                        tracing::info!(kind, namespace = %scope, problem, "a watch still fails");
+                    }
                 }
-                shared.news.send_replace(());
+                shared.tell(&scope);
                 tokio::time::sleep(pause).await;
                 failures += 1;
                 continue;
             }
         }
-        shared.news.send_replace(());
+        shared.tell(&scope);
     }
 }
 
-/// Returns the longest pause after this many consecutive errors of the API server: 1 s, 2 s, 4 s, 8 s, 15 s, 15 s ...
-fn refusal_pause(refusals: u32) -> Duration {
+/// Returns the pause after this many consecutive errors of the API server: 1 s, 2 s, 4 s ... up to `longest`.
+fn refusal_pause(refusals: u32, longest: u64) -> Duration {
     let seconds = 2_u64.saturating_pow(refusals.saturating_sub(1));
-    Duration::from_secs(seconds.min(LONGEST_PAUSE))
+    Duration::from_secs(seconds.min(longest))
 }
 
 /// Returns a random duration between half of `longest` and `longest`, so that replicas do not retry at the same time.
@@ -413,8 +475,18 @@ struct Watched {
 }
 
 impl Watched {
+    /// Whether a list was complete, a watch is open, and no request has failed since.
+    fn is_open(&self) -> bool {
+        self.received.is_some() && self.problem.is_none()
+    }
+
     fn is_forbidden(&self) -> bool {
         matches!(self.problem.as_deref(), Some(StoreError::Forbidden { .. }))
+    }
+
+    /// Whether it cannot be expected to open: it never did, or is forbidden now. Otherwise a failed watch continues soon.
+    fn has_failed(&self) -> bool {
+        self.is_forbidden() || self.received.is_none() && self.problem.is_some()
     }
 
     fn why(&self, silence: Unknown) -> Unknown {
@@ -676,7 +748,11 @@ impl<T: Kept> Known<T> {
         let all = self.scopes.get(&Scope::All);
         let all = all.map_or(Err(Unknown::NotWatched), |all| all.check(age, now));
         let (Some(namespace), Err(why)) = (namespace, &all) else {
-            return all;
+            let mut in_use = self.in_use(age, now).peekable();
+            return match in_use.peek() {
+                Some(_) => in_use.try_for_each(|(_, watched)| watched.check(age, now)),
+                None => all,
+            };
         };
         let scope = Scope::Namespace(namespace.to_owned());
         match self.scopes.get(&scope) {
@@ -685,9 +761,27 @@ impl<T: Kept> Known<T> {
         }
     }
 
+    /// The watches that the cache counts on. That of all namespaces, if nothing else can be watched or it is not older than
+    /// `age`. A namespace that is forbidden belongs to others, for whom this process is not there.
+    fn in_use(&self, age: Duration, now: Instant) -> impl Iterator<Item = (&Scope, &Watched)> {
+        let is_all = |scope: &Scope| scope.namespace().is_none();
+        let mut scopes = self.scopes.iter();
+        let has_all = scopes.any(|(scope, it)| is_all(scope) && it.check(age, now).is_ok());
+        let narrow = move |(scope, it): &(&Scope, &Watched)| !is_all(scope) && !it.is_forbidden();
+        let has_narrow = self.scopes.iter().any(|it| narrow(&it));
+        self.scopes
+            .iter()
+            .filter(move |it| match has_all || !has_narrow {
+                true => is_all(it.0),
+                false => narrow(it),
+            })
+    }
+
     fn status(&self, now: Instant) -> InformerStatus {
+        let in_use: BTreeSet<&Scope> = self.in_use(FRESH, now).map(|(scope, _)| scope).collect();
         let scopes = self.scopes.iter().map(|(scope, watched)| ScopeStatus {
             namespace: scope.namespace().map(str::to_owned),
+            is_in_use: in_use.contains(scope),
             is_synced: watched.received.is_some(),
             silence: watched
                 .received

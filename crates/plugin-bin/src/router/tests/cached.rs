@@ -5,13 +5,15 @@ use std::future::Future;
 use rollouts_rpc::PodHashes;
 use rollouts_rpc::rollout::{HeaderRoutingMatch, StringMatch};
 use route_store::{
-    CachedRouteStore, Clusters, FRESH, RolloutReader as _, RouteStore as _, fake_api::FakeApi,
+    CachedRouteStore, ChangeKind, Clusters, FRESH, RolloutReader as _, RouteStore as _,
+    fake_api::{FakeApi, Fault},
 };
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::managed_routes::mirror_rollout;
 use super::*;
+use crate::background::Watched;
 
 const NOTHING: [&str; 0] = [];
 const PATCH: &str = "patch routetables mesh/shop";
@@ -426,7 +428,9 @@ async fn d_9_without_permission_to_watch_every_call_reads() {
     let api = FakeApi::default();
     api.put("routetables", shop());
     api.behave(|api| {
-        api.forbidden = vec!["watch routetables".into(), "watch rollouts".into()];
+        for line in ["watch routetables", "watch rollouts"] {
+            api.faults.insert(line.to_owned(), Fault::Forbidden);
+        }
     });
     let world = World::synced(api).await;
     let rollout = updating();
@@ -439,29 +443,69 @@ async fn d_9_without_permission_to_watch_every_call_reads() {
     let status = world.store.tables().status();
     assert!(status.scopes.iter().all(|scope| !scope.is_synced));
     // The permission is granted while the process runs.
-    world.api.behave(|api| api.forbidden.clear());
+    world.api.behave(|api| api.faults.clear());
     sleep(Duration::from_secs(40)).await;
     world.api.requests();
     world.set_weight(&rollout, 25).await.unwrap();
     world.check_requests(&NOTHING);
 }
 
-#[tokio::test(start_paused = true)]
-async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_watched() {
+/// Lets every list of all namespaces fail.
+fn break_lists_of_all(api: &FakeApi, fault: Fault) {
+    api.behave(|api| {
+        for kind in ["routetables", "rollouts", "mirrorpolicies"] {
+            api.faults.insert(format!("list all {kind}"), fault);
+        }
+    });
+}
+
+/// Checks that the namespaces of calls are watched while the lists of all namespaces fail as given, one fault after another.
+async fn check_single_namespaces(faults: &[Fault]) {
     let api = FakeApi::default();
     api.put("routetables", shop());
-    api.behave(|api| {
-        let all = ["list all routetables", "list all rollouts"];
-        api.forbidden = all.map(str::to_owned).into();
-    });
+    api.put("rollouts", mirrored());
+    break_lists_of_all(&api, faults[0]);
     let world = World::synced(api).await;
     let rollout = updating();
     world.set_weight(&rollout, 25).await.unwrap();
-    sleep(Duration::from_secs(2)).await;
-    world.api.requests();
+    sleep(Duration::from_secs(5)).await;
+    let mut deletions = world.store.tables().subscribe();
+    for fault in faults {
+        break_lists_of_all(&world.api, *fault);
+        sleep(Duration::from_secs(150)).await;
+        world.api.requests();
+        world.set_weight(&rollout, 25).await.unwrap();
+        world.check_requests(&NOTHING);
+        world.set_weight(&rollout, 60).await.unwrap();
+        world.set_weight(&rollout, 25).await.unwrap();
+        world.check_requests(&[PATCH, PATCH]);
+        let table = world.store.read(&key()).await;
+        assert!(table.is_ok(), "{fault:?}: {table:?}");
+        world.api.requests();
+    }
+    // The cache was never emptied.
+    while let Ok(change) = deletions.try_recv() {
+        assert_ne!(change.kind, ChangeKind::Deleted, "{faults:?}");
+    }
+    // Deleted Rollouts are noticed as with a watch of all namespaces.
+    world.api.delete("rollouts", &ObjectKey::new("shop", "web"));
+    sleep(Duration::from_secs(3)).await;
+    assert!(world.router.background().standing().rollouts().is_empty());
+    assert!(Watched::marked(&*world.store).is_some());
+
+    // The lists succeed, so the narrower watches end.
+    world.api.behave(|api| api.faults.clear());
+    sleep(Duration::from_secs(200)).await;
     world.set_weight(&rollout, 25).await.unwrap();
-    world.set_weight(&rollout, 60).await.unwrap();
-    world.check_requests(&[PATCH]);
+    assert_eq!(world.store.tables().status().scopes.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_1_single_namespaces_are_watched_whatever_happens_to_the_lists_of_all() {
+    use Fault::{Broken, Forbidden, Hangs, Lost};
+    for first in [Forbidden, Broken, Lost, Hangs] {
+        check_single_namespaces(&[first, Forbidden, Broken, Lost, Hangs]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

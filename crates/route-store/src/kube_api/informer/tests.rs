@@ -289,7 +289,10 @@ fn d_10_nothing_is_kept_of_deleted_objects() {
 #[test]
 fn pauses_grow_to_a_limit() {
     for (refusals, longest) in [(1, 1), (2, 2), (4, 8), (5, 15), (u32::MAX, 15)] {
-        assert_eq!(refusal_pause(refusals), Duration::from_secs(longest));
+        assert_eq!(
+            refusal_pause(refusals, LONGEST_PAUSE),
+            Duration::from_secs(longest)
+        );
     }
     let pause = jittered(RECONNECT_PAUSE);
     assert!(RECONNECT_PAUSE / 2 <= pause && pause <= RECONNECT_PAUSE);
