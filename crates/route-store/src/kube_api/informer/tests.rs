@@ -1,5 +1,8 @@
 //! The cache of an informer after each event. The tests pass the time as an argument.
 
+use std::cmp::Ordering;
+
+use super::super::watch::Kept;
 use super::*;
 
 /// An object with a key and a version.
