@@ -1,23 +1,26 @@
-//! Work outside of the controller's calls: repairs of drift, garbage collection after deleted Rollouts, and releases of held
-//! promotions.
+//! Work outside of the controller's calls: repairs of drift, garbage collection after deleted Rollouts, releases of held
+//! promotions, and reports of weights that do not come into force.
 //!
 //! All of it ends with the session, since another controller may be the leader afterwards.
 
 pub(crate) mod garbage;
 pub(crate) mod guard;
 pub(crate) mod leadership;
+pub(crate) mod monitor;
 pub(crate) mod repair;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join;
+use futures::future::{join, join3};
 use gloo_types::{ObjectKey, RouteTableDoc};
+use rollouts_rpc::error_chain;
 use route_store::{CachedRouteStore, Change, FRESH, Store};
 use tokio::sync::broadcast::Receiver;
 
 use self::garbage::GarbageCollector;
 use self::guard::PromotionGuard;
+use self::monitor::Monitor;
 use self::repair::Repairer;
 use crate::collect::Marked;
 use crate::report::{About, Observer};
@@ -53,7 +56,12 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
         watched: Arc::clone(&watched),
         fence: Arc::clone(&fence),
     };
-    let always = join(collector.run(), guard.run());
+    let monitor = Monitor {
+        router: Arc::clone(router),
+        watched: Arc::clone(&watched),
+        observer: Arc::clone(&observer),
+    };
+    let always = join3(collector.run(), guard.run(), monitor.run());
     let repairer = Repairer {
         router: Arc::clone(router),
         watched,
@@ -71,6 +79,12 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
 pub(crate) trait Watched: Send + Sync + 'static {
     /// Returns the last known version of a table.
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc>;
+
+    /// Returns the version of a table, to detect a change without reading it.
+    fn version(&self, table: &ObjectKey) -> Option<String>;
+
+    /// Returns why changes of a table are not seen; `None` if they are.
+    fn unseen(&self, table: &ObjectKey) -> Option<String>;
 
     /// Subscribes to changes of tables.
     fn table_changes(&self) -> Receiver<Change>;
@@ -101,6 +115,19 @@ pub(crate) trait Watched: Send + Sync + 'static {
 impl Watched for CachedRouteStore {
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
         self.tables().get(table)?.document().ok()
+    }
+
+    fn version(&self, table: &ObjectKey) -> Option<String> {
+        Some(self.tables().get(table)?.version.to_string())
+    }
+
+    fn unseen(&self, table: &ObjectKey) -> Option<String> {
+        let known = self.tables().check(Some(&table.namespace), FRESH);
+        let why = known.err()?;
+        Some(format!(
+            "RouteTable {table} is not watched: {}",
+            error_chain(&why)
+        ))
     }
 
     fn table_changes(&self) -> Receiver<Change> {

@@ -51,6 +51,7 @@ pub(crate) struct BackgroundMetrics {
     fights: Gauge,
     restores: Family<ReasonLabels, Counter>,
     orphans: Gauge,
+    behind: Family<ReasonLabels, Gauge>,
     guard_outcomes: Family<OutcomeLabels, Counter>,
     guard_hold: Histogram,
     guard_holds: Gauge,
@@ -262,6 +263,11 @@ impl Metrics {
                     "orphans",
                     "RouteTables that have parts of a Rollout that was deleted or no longer uses them",
                 ),
+                behind: register.add(
+                    "rollouts_behind",
+                    "Rollouts whose tables have been behind the last weight for a minute, by reason: not_in_force, \
+                     not_accepted (by Gloo) or not_seen (changes of a table are not seen)",
+                ),
                 guard_outcomes: register.add(
                     "guard_outcomes",
                     "Promotions that were held, by outcome: complete (the stable Service has the new Pods), timeout, \
@@ -344,6 +350,11 @@ impl BackgroundMetrics {
 
     pub(crate) fn orphans(&self, count: usize) {
         self.orphans.set(gauge(count));
+    }
+
+    pub(crate) fn behind(&self, reason: &'static str, count: usize) {
+        let series = self.behind.get_or_create(&ReasonLabels { reason });
+        series.set(gauge(count));
     }
 
     pub(crate) fn released(&self, outcome: &'static str, after: Duration) {

@@ -4,12 +4,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use gloo_types::{Document, ObjectKey, Resource};
-use rollouts_rpc::Rollout;
+use gloo_types::{Document, ObjectKey, Resource, RouteTableDoc};
+use rollouts_rpc::{Rollout, error_chain};
+use route_planner::{Observation, observe};
 use serde_json::Value;
 
 use crate::fights::FieldManager;
-use crate::from_rpc;
+use crate::from_rpc::{self, Request};
 
 /// Receives reports. It must return at once.
 pub(crate) trait Observer: Send + Sync + 'static {
@@ -124,10 +125,69 @@ pub(crate) enum Report {
         /// How long it was held.
         after: Duration,
     },
+    /// The tables of a Rollout have been behind its last weight for a minute.
+    Behind { rollout: About, behind: Behind },
+    /// They are no longer.
+    CaughtUp { rollout: ObjectKey, how: HowBehind },
+    /// Number of Rollouts whose tables have been behind for a minute, by the way in which they are.
+    RolloutsBehind(HowBehind, usize),
     /// Number of held promotions.
     Holds(usize),
     /// Whether the controller of this process is the leader; `None` if unknown.
     Leads(Option<bool>),
+}
+
+/// In which way a table is behind the last weight of a Rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum HowBehind {
+    /// The table does not have the weight.
+    NotInForce,
+    /// Gloo has not accepted the table with the weight.
+    NotAccepted,
+    /// Changes of the table are not seen, so that drift waits for the next call.
+    NotSeen,
+}
+
+impl HowBehind {
+    /// All ways.
+    pub(crate) const ALL: [Self; 3] = [Self::NotInForce, Self::NotAccepted, Self::NotSeen];
+
+    /// Returns the value of the metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::NotInForce => "not_in_force",
+            Self::NotAccepted => "not_accepted",
+            Self::NotSeen => "not_seen",
+        }
+    }
+}
+
+/// A table that is behind the last weight of a Rollout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    pub(crate) how: HowBehind,
+    /// The table and what is missing, in one line.
+    pub(crate) reason: String,
+}
+
+impl Behind {
+    /// Compares a table with the request of the last SetWeight.
+    pub(crate) fn of(request: &Request, table: &RouteTableDoc) -> Option<Self> {
+        match observe(&request.config, &request.intent, table) {
+            Ok(Observation::Verified | Observation::NotApplicable { .. }) => None,
+            Ok(Observation::NotApplied { reason }) => Some(Self::not_in_force(reason)),
+            Ok(Observation::NotAccepted { reason } | Observation::Refused { reason }) => {
+                let how = HowBehind::NotAccepted;
+                Some(Self { how, reason })
+            }
+            Err(error) => Some(Self::not_in_force(error_chain(&error))),
+        }
+    }
+
+    pub(crate) fn not_in_force(reason: String) -> Self {
+        let how = HowBehind::NotInForce;
+        Self { how, reason }
+    }
 }
 
 /// Why a hold has ended.
@@ -325,6 +385,22 @@ impl fmt::Display for Report {
                 }
                 HoldEnd::Ended => "traffic goes to the stable Service already",
             }),
+            Self::Behind { behind, .. } => {
+                f.write_str(match behind.how {
+                    HowBehind::NotInForce => "the last weight is not in force",
+                    HowBehind::NotAccepted => "Gloo has not accepted the last weight",
+                    HowBehind::NotSeen => "drift is repaired only by the next call",
+                })?;
+                write!(f, ": {}", behind.reason)
+            }
+            Self::CaughtUp { how, .. } => f.write_str(match how {
+                HowBehind::NotInForce => "the last weight is in force",
+                HowBehind::NotAccepted => "Gloo has accepted the last weight",
+                HowBehind::NotSeen => "drift is repaired between the calls",
+            }),
+            Self::RolloutsBehind(how, count) => {
+                write!(f, "{count} Rollouts are behind: {}", how.as_str())
+            }
             Self::Holds(count) => write!(f, "{count} promotions are held"),
             Self::Leads(leads) => write!(f, "the controller is the leader: {leads:?}"),
         }

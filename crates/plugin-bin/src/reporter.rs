@@ -94,6 +94,12 @@ impl Observer for Reporter {
                 };
                 events.on_rollout(of_rollout(rollout), reason, report);
             }
+            Report::Behind { rollout, .. } => {
+                warn!(rollout = %rollout.key, "{report}");
+                events.on_rollout(of_rollout(rollout), Reason::TrafficBehind, report);
+            }
+            Report::CaughtUp { rollout, .. } => info!(%rollout, "{report}"),
+            Report::RolloutsBehind(how, count) => metrics.behind(how.as_str(), *count),
             Report::Holds(count) => metrics.holds(*count),
             Report::Leads(leads) => metrics.leads(*leads),
         }
@@ -131,12 +137,14 @@ pub(crate) enum Reason {
     TrafficRestored,
     /// The annotation of a table cannot be read.
     UnreadableRecord,
+    /// The last weight is not in force or not accepted, or changes of a table are not seen.
+    TrafficBehind,
 }
 
 impl Reason {
     /// All reasons.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::TrafficDriftRepaired,
         Self::TrafficDriftFight,
         Self::ManagedRoutesError,
@@ -147,6 +155,7 @@ impl Reason {
         Self::OrphanedTraffic,
         Self::TrafficRestored,
         Self::UnreadableRecord,
+        Self::TrafficBehind,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -161,6 +170,7 @@ impl Reason {
             Self::OrphanedTraffic => "OrphanedTraffic",
             Self::TrafficRestored => "TrafficRestored",
             Self::UnreadableRecord => "UnreadableRecord",
+            Self::TrafficBehind => "TrafficBehind",
         }
     }
 
@@ -175,7 +185,8 @@ impl Reason {
             | Self::ManagedRoutesError
             | Self::GlooRejected
             | Self::OrphanedTraffic
-            | Self::UnreadableRecord => Severity::Warning,
+            | Self::UnreadableRecord
+            | Self::TrafficBehind => Severity::Warning,
         }
     }
 }

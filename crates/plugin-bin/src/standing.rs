@@ -10,9 +10,10 @@ use std::sync::Arc;
 use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::RolloutStrategy;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
+use route_planner::PodHashes;
 
-use crate::error::Outdated;
-use crate::from_rpc::{Request, admissible, key};
+use crate::error::{Outdated, ShiftError};
+use crate::from_rpc::{Policy, Request, admissible, key, weight};
 
 /// What the last SetWeight of a Rollout asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +81,20 @@ impl Standing {
             ..Self::new(live, desired, &weights.additional)
         };
         (is_of_today && recorded.outdated(Some(live), false).is_none()).then_some(recorded)
+    }
+
+    /// Returns the planner's request for this intent and the current Rollout.
+    ///
+    /// # Errors
+    /// See [`Request::new`].
+    pub(crate) fn request_for(
+        &self,
+        policy: &Policy,
+        live: &Rollout,
+        hashes: PodHashes,
+    ) -> Result<Request, ShiftError> {
+        let weight = weight(self.desired, &self.additional);
+        Request::new(policy, live, hashes, self.are_removed, weight)
     }
 
     /// Whether the call asked for the same as an earlier one. Then another client has changed each table that it has to
@@ -189,6 +204,11 @@ impl StandingIntents {
         if let Some(standing) = self.rollouts.remove(rollout) {
             self.before.insert(rollout.clone(), standing);
         }
+    }
+
+    /// Whether the intents from before the start of this process are restored, and no call for the Rollout is running.
+    pub(crate) fn is_settled(&self, rollout: &ObjectKey) -> bool {
+        self.are_resumed && !self.before.contains_key(rollout)
     }
 
     /// Returns the intent of a Rollout.

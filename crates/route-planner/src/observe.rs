@@ -11,8 +11,13 @@ use crate::intent::Intent;
 pub enum Observation {
     /// The table is as the intent asks and, if the configuration requires it, Gloo has accepted it.
     Verified,
-    /// Not yet. The caller should ask again.
-    NotVerified {
+    /// The table still has to be changed. The caller should ask again.
+    NotApplied {
+        /// What is missing, in one line.
+        reason: String,
+    },
+    /// The table is as the intent asks, but Gloo has not accepted it yet. The caller should ask again.
+    NotAccepted {
         /// What is missing, in one line.
         reason: String,
     },
@@ -43,11 +48,11 @@ pub fn observe(
     let plan = crate::plan(config, intent, table)?;
     if let Some(edit) = plan.edits.iter().find(|edit| edit.moves_traffic()) {
         let reason = format!("RouteTable {}: not yet applied: {edit}", table.key());
-        return Ok(Observation::NotVerified { reason });
+        return Ok(Observation::NotApplied { reason });
     }
     if let Some(left) = plan.left().next() {
         let reason = left.to_string();
-        return Ok(Observation::NotVerified { reason });
+        return Ok(Observation::NotApplied { reason });
     }
     if config.verify() == VerifyMode::Weights {
         return Ok(Observation::Verified);
@@ -65,7 +70,7 @@ pub fn observe(
         Verdict::Awaited(text) | Verdict::Refused(text) if is_rest => Observation::NotApplicable {
             reason: of_table(text),
         },
-        Verdict::Awaited(text) => Observation::NotVerified {
+        Verdict::Awaited(text) => Observation::NotAccepted {
             reason: of_table(text),
         },
         Verdict::Refused(text) => Observation::Refused {

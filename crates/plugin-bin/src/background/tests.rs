@@ -1,6 +1,7 @@
 //! Tests of the background work over the memory store. The watch is a channel, and time is paused.
 
 mod guard;
+mod monitor;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,12 +38,23 @@ struct World {
     is_leader: AtomicBool,
     /// A table that another client writes between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
+    /// Why changes of tables are not seen.
+    unseen: Mutex<Option<String>>,
     reports: Mutex<Vec<Report>>,
 }
 
 impl Watched for World {
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
         RouteTableDoc::from_value(self.store.table(table)?).ok()
+    }
+
+    fn version(&self, table: &ObjectKey) -> Option<String> {
+        let table = self.table(table)?;
+        table.resource_version().map(str::to_owned)
+    }
+
+    fn unseen(&self, _table: &ObjectKey) -> Option<String> {
+        self.unseen.lock().unwrap().clone()
     }
 
     fn table_changes(&self) -> Receiver<Change> {
@@ -134,6 +146,7 @@ impl Fixture {
             selected: Mutex::new("web".into()),
             is_leader: AtomicBool::new(true),
             meanwhile: Mutex::default(),
+            unseen: Mutex::default(),
             reports: Mutex::default(),
         });
         let policy = Policy {

@@ -28,7 +28,7 @@ use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
-use crate::report::{About, Orphanage, RepairOutcome};
+use crate::report::{About, Behind, Orphanage, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table turns off repairs.
@@ -230,15 +230,7 @@ impl<S: Store> GlooRouter<S> {
     /// # Errors
     /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
-        let Some((live, false)) = self.live_rollout(rollout).await? else {
-            return Ok(());
-        };
-        let Some(mut standing) = Standing::recorded(&live) else {
-            return Ok(());
-        };
-        let weight = from_rpc::weight(standing.desired, &standing.additional);
-        let hashes = self.memory.hashes(&live);
-        let Ok(mut request) = Request::new(&self.policy, &live, hashes, false, weight) else {
+        let Some((mut standing, mut request)) = self.recorded(rollout).await? else {
             return Ok(());
         };
         let deadline = Deadline::of_call(self.call_timeout);
@@ -256,6 +248,49 @@ impl<S: Store> GlooRouter<S> {
             self.background.news.notify_one();
         }
         Ok(())
+    }
+
+    /// Returns what the last SetWeight asked for, as the current status of the Rollout records it.
+    async fn recorded(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<(Standing, Request)>, StoreError> {
+        let Some((live, false)) = self.live_rollout(rollout).await? else {
+            return Ok(None);
+        };
+        let standing = Standing::recorded(&live);
+        Ok(standing.and_then(|standing| {
+            let request = standing.request_for(&self.policy, &live, self.memory.hashes(&live));
+            Some((standing, request.ok()?))
+        }))
+    }
+
+    /// Returns how far a table is behind the last weight of a Rollout whose intent is standing.
+    pub(crate) fn behind(&self, standing: &Standing, table: &RouteTableDoc) -> Option<Behind> {
+        let Some(request) = &standing.request else {
+            let reason = format!("RouteTable {}: the last SetWeight failed", table.key());
+            return Some(Behind::not_in_force(reason));
+        };
+        Behind::of(request, table)
+    }
+
+    /// Returns how far a table with marks of a Rollout is behind the weight in the Rollout's status. There is no standing
+    /// intent if another write has changed the table after the last call.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn behind_status(
+        &self,
+        rollout: &ObjectKey,
+        table: &RouteTableDoc,
+    ) -> Result<Option<Behind>, StoreError> {
+        let recorded = self.recorded(rollout).await?;
+        Ok(recorded.and_then(|(_, request)| Behind::of(&request, table)))
+    }
+
+    /// Whether a promotion of the Rollout is held, so that another weight than that of the last call is in force.
+    pub(crate) fn is_held_back(&self, rollout: &ObjectKey) -> bool {
+        self.holds.is_held(rollout)
     }
 
     /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
@@ -310,9 +345,8 @@ impl<S: Store> GlooRouter<S> {
             }
             return Some(RepairOutcome::FencedRollout);
         };
-        let weight = from_rpc::weight(standing.desired, &standing.additional);
         let hashes = self.memory.hashes(&live);
-        let request = Request::new(&self.policy, &live, hashes, standing.are_removed, weight);
+        let request = standing.request_for(&self.policy, &live, hashes);
         let mut request = request.ok()?;
         if !standing.is_complete {
             request = request.without_new_routes();

@@ -60,7 +60,7 @@ impl<S: Store> GlooRouter<S> {
                     }
                     reason
                 }
-                Observation::NotVerified { reason } => {
+                Observation::NotApplied { reason } | Observation::NotAccepted { reason } => {
                     verification = Verification::NotVerified;
                     reason
                 }
@@ -116,7 +116,9 @@ impl<S: Store> GlooRouter<S> {
                 tables.iter().map(
                     |table| match observe(&request.config, &request.intent, table) {
                         Ok(
-                            Observation::NotVerified { reason } | Observation::Refused { reason },
+                            Observation::NotApplied { reason }
+                            | Observation::NotAccepted { reason }
+                            | Observation::Refused { reason },
                         ) => Some(Failure::NotAccepted(reason)),
                         Ok(Observation::Verified | Observation::NotApplicable { .. }) => None,
                         Err(error) => Some(Failure::Plan(error)),

@@ -26,7 +26,9 @@ fn check(verify: &str, weight: i32, status: Value, expect: &str) {
     let observation = observe(&table.config(ROLLOUT), &intent, &document).unwrap();
     let text = match observation {
         Observation::Verified => "verified".to_owned(),
-        Observation::NotVerified { reason } => format!("not verified: {reason}"),
+        Observation::NotApplied { reason } | Observation::NotAccepted { reason } => {
+            format!("not verified: {reason}")
+        }
         Observation::Refused { reason } => format!("refused: {reason}"),
         Observation::NotApplicable { reason } => format!("not applicable: {reason}"),
     };
@@ -128,7 +130,7 @@ fn other_weights_are_not_verified() {
     let reason = |table: &Table, weight| {
         let intent = table::intent(ROLLOUT, weight, 100, vec![]);
         match observe(&config, &intent, &table.doc()).unwrap() {
-            Observation::NotVerified { reason } => reason,
+            Observation::NotApplied { reason } => reason,
             other => panic!("{other:?}"),
         }
     };
@@ -166,7 +168,7 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     let document = RouteTableDoc::from_value(document).unwrap();
     let observation = observe(&table.config(ROLLOUT), &intent, &document).unwrap();
     assert!(
-        matches!(observation, Observation::NotVerified { .. }),
+        matches!(observation, Observation::NotApplied { .. }),
         "{observation:?}"
     );
 }

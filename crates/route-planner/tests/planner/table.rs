@@ -36,7 +36,7 @@ impl Table {
         RouteTableDoc::from_value(self.document.clone()).unwrap()
     }
 
-    fn config(&self, rollout: &str) -> PluginConfig {
+    pub(crate) fn config(&self, rollout: &str) -> PluginConfig {
         PluginConfig::from_json(
             self.plugin.to_string().as_bytes(),
             &key(rollout),

@@ -1,0 +1,103 @@
+//! Reports of weights that are not in force, not accepted or not seen.
+
+use super::*;
+use crate::report::HowBehind;
+
+impl Fixture {
+    /// Returns what was reported about weights since the last check, as one word each.
+    fn reported(&self) -> Vec<String> {
+        let mut reports = self.world.reports.lock().unwrap();
+        let reports = std::mem::take(&mut *reports);
+        let words = reports.iter().filter_map(|report| match report {
+            Report::Behind { behind, .. } => Some(behind.how.as_str().to_owned()),
+            Report::CaughtUp { how, .. } => Some(format!("no longer {}", how.as_str())),
+            Report::RolloutsBehind(how, count) if *count > 0 => {
+                Some(format!("{count} {}", how.as_str()))
+            }
+            _ => None,
+        });
+        let mut words: Vec<String> = words.collect();
+        words.dedup();
+        words
+    }
+
+    /// Checks what is reported in the next minutes.
+    async fn check_reports(&self, minutes: u64, expect: &[&str]) {
+        sleep(Duration::from_secs(minutes * 60)).await;
+        assert_eq!(self.reported(), expect);
+    }
+}
+
+/// The table with Gloo's status.
+fn with_gloo(mut table: Value, approval: &str) -> Value {
+    let generation = table["metadata"]["generation"].as_i64().unwrap_or(1);
+    let state = json!({"observedGeneration": generation, "approval": approval});
+    table["status"] = json!({"common": {"State": state}});
+    table
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_weight_in_force_is_not_reported() {
+    let fixture = Fixture::at_25().await;
+    fixture.check_reports(5, &[]).await;
+}
+
+/// The race of a repair with an abort: the repair is written after the abort was answered.
+#[tokio::test(start_paused = true)]
+async fn a_write_after_an_abort_is_reported() {
+    let fixture = Fixture::at_25().await;
+    let at_25 = fixture.table();
+    let mut aborted = rollout();
+    let weight = |weight: i32, hash: &str| json!({"weight": weight, "podTemplateHash": hash});
+    aborted["status"]["abort"] = json!(true);
+    aborted["status"]["observedGeneration"] = json!("7");
+    aborted["status"]["canary"]["weights"] =
+        json!({"canary": weight(0, "c1"), "stable": weight(100, "s1")});
+    fixture.show(aborted.clone());
+    fixture.set_weight(&aborted, 0).await;
+    assert_eq!(fixture.shares(), [100]);
+    fixture.write(at_25);
+    fixture
+        .check_reports(3, &["not_in_force", "1 not_in_force"])
+        .await;
+
+    fixture.set_weight(&aborted, 0).await;
+    fixture.check_reports(3, &["no longer not_in_force"]).await;
+    assert_eq!(fixture.shares(), [100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_cannot_be_repaired_is_reported() {
+    let fixture = Fixture::at_25().await;
+    fixture.world.is_leader.store(false, Ordering::Relaxed);
+    fixture.write(owners());
+    fixture
+        .check_reports(3, &["not_in_force", "1 not_in_force"])
+        .await;
+    fixture.set_weight(&rollout(), 25).await;
+    fixture.check_reports(3, &["no longer not_in_force"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_gloo_does_not_accept_is_reported() {
+    let fixture = Fixture::at_25().await;
+    fixture.write(with_gloo(fixture.table(), "PENDING"));
+    fixture
+        .check_reports(3, &["not_accepted", "1 not_accepted"])
+        .await;
+    fixture.write(with_gloo(fixture.table(), "ACCEPTED"));
+    fixture.check_reports(3, &["no longer not_accepted"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_is_not_watched_is_reported() {
+    let fixture = Fixture::at_25().await;
+    let unseen = |reason: Option<&str>| {
+        *fixture.world.unseen.lock().unwrap() = reason.map(str::to_owned);
+    };
+    unseen(Some("not allowed"));
+    fixture.check_reports(3, &["not_seen", "1 not_seen"]).await;
+    unseen(None);
+    fixture.check_reports(3, &["no longer not_seen"]).await;
+    assert_eq!(HowBehind::ALL.len(), 3);
+}
