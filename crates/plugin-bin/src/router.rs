@@ -27,7 +27,7 @@ use route_store::{Decision, Priority, Store, StoreError, with_context};
 use tracing::{debug, info};
 
 pub(crate) use self::{
-    background::{Background, Collected, Drift, Fence, Repaired},
+    background::{Background, Collected, Drift, Fence, Repaired, behind_recorded},
     deferred::{rollout_keeper, table_keeper},
     guard::{Promotion, Release, end_of, observation_of},
     read::ASSUMED_PORT,

@@ -16,6 +16,7 @@ use super::output::{self, DIM, Format, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
 use super::world::{self, Live, Subject};
 use crate::from_rpc;
+use crate::router::behind_recorded;
 
 /// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
 #[derive(Debug, Clone, clap::Args)]
@@ -62,6 +63,9 @@ struct RolloutStatus {
     /// Why the plugin refuses its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    /// Why the last weight is not in force, or not accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind: Option<String>,
     tables: Vec<TableStatus>,
     #[serde(skip)]
     progress: Progress,
@@ -143,6 +147,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
                 phase: String::new(),
                 step: None,
                 problem: Some(error_chain(&error)),
+                behind: None,
                 tables: Vec::new(),
                 progress: Progress::default(),
             }),
@@ -183,6 +188,7 @@ fn status(
         phase: rollout.status.phase.clone(),
         step: rollout.status.current_step_index.map(|step| (step, steps)),
         problem: None,
+        behind: None,
         tables: Vec::new(),
         progress: Progress::of(subject),
     };
@@ -213,6 +219,8 @@ fn status(
                 true
             }
         };
+        let behind = behind_recorded(&policy, rollout, table);
+        status.behind = status.behind.or(behind.map(|behind| behind.reason));
         status.tables.push(TableStatus {
             table: table.key().to_string(),
             is_changed,
@@ -266,6 +274,20 @@ impl Verdict {
     }
 }
 
+/// Returns a line for each Rollout with a problem, and for each whose last weight is not in force.
+fn problems(rollouts: &[RolloutStatus]) -> String {
+    let mut text = String::new();
+    for rollout in rollouts {
+        let name = &rollout.rollout;
+        if let Some(problem) = &rollout.problem {
+            text += &format!("{RED}problem{RED:#}: {name}: {problem}\n");
+        } else if let Some(behind) = &rollout.behind {
+            text += &format!("{YELLOW}behind{YELLOW:#}: {name}: {behind}\n");
+        }
+    }
+    text
+}
+
 fn text(report: &Report) -> String {
     let head = [
         "ROLLOUT",
@@ -307,14 +329,7 @@ fn text(report: &Report) -> String {
     } else {
         output::table(&rows)
     };
-    for RolloutStatus {
-        rollout, problem, ..
-    } in &report.rollouts
-    {
-        if let Some(problem) = problem {
-            text += &format!("{RED}problem{RED:#}: {rollout}: {problem}\n");
-        }
-    }
+    text += &problems(&report.rollouts);
     for LeftBehind { table, rollout } in &report.left_behind {
         text += &format!(
             "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}\n"

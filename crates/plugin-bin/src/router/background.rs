@@ -22,12 +22,13 @@ use tracing::{debug, info};
 use super::{
     GlooRouter, RepairScope, carry_out,
     deadline::Deadline,
+    memory::Memory,
     write::{moves, plan_all},
 };
 use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
-use crate::from_rpc::{self, Request};
+use crate::from_rpc::{self, Policy, Request};
 use crate::report::{About, Behind, Orphanage, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
@@ -179,6 +180,17 @@ impl Background {
             self.news.notified().await;
         }
     }
+}
+
+/// Returns how far a table is behind the weight that the status of a Rollout records.
+pub(crate) fn behind_recorded(
+    policy: &Policy,
+    live: &Rollout,
+    table: &RouteTableDoc,
+) -> Option<Behind> {
+    let hashes = Memory::default().hashes(live);
+    let request = Standing::recorded(live)?.request_for(policy, live, hashes);
+    Behind::of(&request.ok()?, table)
 }
 
 impl<S: Store> GlooRouter<S> {

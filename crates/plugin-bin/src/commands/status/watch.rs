@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::Answer;
 use super::super::output::{self, DIM, RED, YELLOW, styled};
 use super::super::world::Subject;
-use super::{Args, Report, RolloutStatus, Verdict, read};
+use super::{Args, Report, RolloutStatus, Verdict, problems, read};
 use crate::reporter::Reason;
 
 /// Interval between two reads of the cluster.
@@ -105,11 +105,7 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     } else {
         output::table(&rows)
     };
-    for rollout in &report.rollouts {
-        if let Some(problem) = &rollout.problem {
-            text += &format!("{RED}problem{RED:#}: {}: {problem}\n", rollout.rollout);
-        }
-    }
+    text += &problems(&report.rollouts);
     if let Err(error) = events {
         text += &format!("{YELLOW}Events cannot be read{YELLOW:#}: {error}\n");
     }
@@ -282,6 +278,7 @@ mod tests {
             phase: "Paused".to_owned(),
             step: Some((1, 4)),
             problem: None,
+            behind: None,
             tables,
             progress: Progress {
                 asked: Some(asked),
@@ -324,15 +321,18 @@ mod tests {
                     25,
                     vec![table("ACCEPTED", true, vec![split(25), other])],
                 ),
-                rollout(
-                    "late",
-                    50,
-                    vec![table(
-                        "ACCEPTED",
-                        false,
-                        vec![route("late", &[("late", 100)])],
-                    )],
-                ),
+                RolloutStatus {
+                    behind: Some("RouteTable gloo-mesh/shop: not yet applied".to_owned()),
+                    ..rollout(
+                        "late",
+                        50,
+                        vec![table(
+                            "ACCEPTED",
+                            false,
+                            vec![route("late", &[("late", 100)])],
+                        )],
+                    )
+                },
                 rollout(
                     "reviews",
                     50,
@@ -356,6 +356,7 @@ mod tests {
             shop/reviews  Paused  1/4   50     25 to 50  gloo-mesh/shop: INVALID: no such Service  -      -
             shop/cart     Paused  1/4   40     40        PENDING                                   -      -
             shop/alone    Paused  1/4   0      -         -                                         -      -
+            behind: shop/late: RouteTable gloo-mesh/shop: not yet applied
             problem: shop/alone: selects no RouteTable",
         );
     }
