@@ -496,7 +496,7 @@ pub fn program(name: &str) -> Result<Command> {
 }
 
 /// Creates a client with a kubeconfig, as its user or impersonating another one.
-async fn client(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Client> {
+pub(crate) async fn client(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -32,23 +32,31 @@ use crate::{Cluster, Generator, Release, Setup, manifest, plugin_binary, program
 const COMPONENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kustomize");
 const MANAGEMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/management-cluster");
 
-/// Renders the installation of a controller release with the component `variant` of `deploy/kustomize`.
+/// Renders the installation of a controller release with components of `deploy/kustomize`. `base` are directories of the
+/// release's manifests.
 ///
-/// Placeholders of the component are replaced, as in a release of the plugin.
+/// Placeholders of the components are replaced, as in a release of the plugin.
 ///
 /// # Errors
 /// Returns `Err` if kustomize fails.
 pub fn render(
     release: Release,
-    variant: &str,
+    base: &[&str],
+    components: &[&str],
     fill_in: &[(&str, &str)],
 ) -> Result<Vec<DynamicObject>> {
     let directory = tempfile::tempdir()?;
     let root = directory.path();
     symlink(release.manifests()?, root.join("argo-rollouts"))?;
     copy_filled_in(Path::new(COMPONENTS), &root.join("plugin"), fill_in)?;
+    let in_folder = |folder: &str, names: &[&str]| {
+        let names = names.iter().map(|name| format!("{folder}/{name}"));
+        names.collect::<Vec<_>>().join(", ")
+    };
     let kustomization = format!(
-        "namespace: argo-rollouts\nresources: [argo-rollouts/cluster-install]\ncomponents: [plugin/{variant}]\n"
+        "namespace: argo-rollouts\nresources: [{}]\ncomponents: [{}]\n",
+        in_folder("argo-rollouts", base),
+        in_folder("plugin", components)
     );
     fs::write(root.join("kustomization.yaml"), kustomization)?;
     build(root)
@@ -216,7 +224,13 @@ impl Cluster {
         let kubeconfig = self
             .service_account_kubeconfig(CONTROLLER_NAMESPACE, pod.account()?)
             .await?;
+        let args = pod.spec.containers.first().and_then(|it| it.args.as_ref());
+        let mut flags: Vec<&str> = args.into_iter().flatten().map(String::as_str).collect();
+        // A Pod knows its namespace from its service account.
+        let namespace = format!("--namespace={CONTROLLER_NAMESPACE}");
+        flags.push(&namespace);
         let setup = Setup {
+            flags: &flags,
             variables,
             ..Setup::default()
         };

@@ -2,13 +2,16 @@
 //! with the permissions, the Deployment and the ConfigMap of the cluster.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::updates::a_promoted_canary_restores_the_table;
+use e2e_tests::updates::{AT_25, PAUSES, a_promoted_canary_restores_the_table};
 use e2e_tests::{
-    Canary, Cluster, Download, Release, apply, appset_kustomization, eventually,
-    management_account, plugin_binary, render, run,
+    ApiServerFault, Canary, Cluster, Download, Proxy, Release, apply, appset_kustomization, count,
+    eventually, management_account, plugin_binary, render, run,
 };
+use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
@@ -21,7 +24,22 @@ const RELEASE: Release = Release::V1_9;
 const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform-linux-amd64";
 /// The example of an Application that applies RouteTables.
 const ARGO_CD: &str = include_str!("../../deploy/argo-cd/application.yaml");
+/// Repairs of drift between the calls.
+const REPAIRED: &str = r#"gloo_router_repairs_total{outcome="written"}"#;
 const ROLE: &str = "argo-rollouts-gloo-platform";
+/// The manifests of a controller for all namespaces.
+const EVERYWHERE: &[&str] = &["cluster-install"];
+/// The manifests of a controller for its own namespace.
+const NAMESPACED: &[&str] = &["crds", "namespace-install"];
+/// Namespace of the controller.
+const NAMESPACE: &str = "argo-rollouts";
+/// Answers to the lists and watches of all namespaces, which are forbidden anyway.
+const FAULTS: [Option<Option<StatusCode>>; 4] = [
+    None,
+    Some(Some(StatusCode::INTERNAL_SERVER_ERROR)),
+    Some(Some(StatusCode::GATEWAY_TIMEOUT)),
+    Some(None),
+];
 
 /// Runs a test in a separate cluster, because a cluster can have one installation.
 async fn in_cluster(test: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
@@ -33,7 +51,7 @@ async fn in_cluster(test: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn the_init_container_installs_a_working_plugin() -> Result<()> {
     in_cluster(async |cluster| {
-        let installation = render(RELEASE, "init-container", &[])?;
+        let installation = render(RELEASE, EVERYWHERE, &["init-container"], &[])?;
         cluster.install_with_gloo(installation).await?;
         cluster.start_deployed_controller(RELEASE, &[]).await?;
         a_promoted_canary_restores_the_table(cluster).await?;
@@ -50,7 +68,7 @@ async fn installations_in_one_cluster_keep_their_names_and_permissions() -> Resu
     in_cluster(async |cluster| {
         let generator = ["kubernetes", "namespaces", "refresh"];
         let installations = [
-            render(RELEASE, "init-container", &[])?,
+            render(RELEASE, EVERYWHERE, &["init-container"], &[])?,
             management_account("east")?,
             management_account("west")?,
             appset_kustomization(&generator)?,
@@ -73,6 +91,73 @@ async fn installations_in_one_cluster_keep_their_names_and_permissions() -> Resu
         let asked = check_permissions(cluster, &objects).await?;
         ensure!(asked > 50, "only {asked} permissions");
         Ok(())
+    })
+    .await
+}
+
+/// With the permissions of one namespace, the plugin does all that it does with those of all, whatever becomes of the requests
+/// for all namespaces.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_permissions_of_one_namespace_are_enough() -> Result<()> {
+    in_cluster(async |cluster| {
+        let installation = render(
+            RELEASE,
+            NAMESPACED,
+            &["init-container", "single-namespace"],
+            &[],
+        )?;
+        cluster.install_with_gloo(installation).await?;
+        let account = cluster
+            .service_account_kubeconfig(NAMESPACE, "argo-rollouts")
+            .await?;
+        let proxy = Proxy::start_as(&account).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let metrics = listener.local_addr()?.to_string();
+        drop(listener);
+        let variables = [
+            ("KUBECONFIG", proxy.kubeconfig()),
+            ("GLOO_PLUGIN_GC_AFTER", Path::new("1")),
+            ("GLOO_PLUGIN_METRICS_ADDRESS", Path::new(&metrics)),
+        ];
+        cluster
+            .start_deployed_controller(RELEASE, &variables)
+            .await?;
+        let canary = Canary::deploy(cluster, NAMESPACE).await?;
+        let owners = canary.table().await?;
+        for (round, fault) in FAULTS.into_iter().enumerate() {
+            proxy.set_fault(fault.map(ApiServerFault::ListsOfAll));
+            canary
+                .change_image(&format!("registry.example.com/demo:{}", round + 2))
+                .await?;
+            canary.paused_at(1).await?;
+            canary.splits(AT_25).await?;
+            let repaired = count(&metrics, REPAIRED).await?;
+            eventually("the plugin repairs drift", async || {
+                canary.revert_table(&owners).await?;
+                canary.splits(AT_25).await?;
+                ensure!(count(&metrics, REPAIRED).await? > repaired, "{fault:?}");
+                Ok(())
+            })
+            .await?;
+            canary.promote_at(&PAUSES).await?;
+            canary.healthy().await?;
+            canary.restores(&owners).await?;
+            for kind in ["RouteTable", "Rollout"] {
+                let labels = format!(r#"{{cluster="local",kind="{kind}"}}"#);
+                for (gauge, expect) in [("synced", 1), ("namespaces", 1)] {
+                    let value =
+                        count(&metrics, &format!("gloo_router_watch_{gauge}{labels}")).await?;
+                    ensure!(value == expect, "{fault:?}: {gauge} {kind}: {value}");
+                }
+            }
+        }
+        canary.update_to_25().await?;
+        canary.delete_rollout().await?;
+        canary.restores(&owners).await?;
+        canary.event("TrafficRestored").await?;
+
+        let doctor = run(&account, "doctor").await?;
+        doctor.check(0, &["you may do all that the plugin does"])
     })
     .await
 }
@@ -273,7 +358,7 @@ async fn a_download_runs_only_with_the_correct_checksum() -> Result<()> {
         let trust = [("SSL_CERT_FILE", certificate.as_path())];
         let installation = |sha256: &str| {
             let fill_in = [("URL", download.url()), ("SHA256_LINUX_AMD64", sha256)];
-            render(RELEASE, "https", &fill_in)
+            render(RELEASE, EVERYWHERE, &["https"], &fill_in)
         };
 
         let wrong = download.sha256().replace(['0', '1', '2', '3'], "4");

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use super::client;
 use crate::Cluster;
 
 /// Hop-by-hop headers, which a proxy must not forward.
@@ -80,6 +81,8 @@ pub enum ApiServerFault {
     SilentWatches,
     /// Every event of a watch is delayed by a random time up to this one.
     LateEvents(Duration),
+    /// Lists and watches of all namespaces are answered with this status, or not at all.
+    ListsOfAll(Option<StatusCode>),
 }
 
 struct Shared {
@@ -105,6 +108,18 @@ impl Proxy {
     /// # Errors
     /// Returns `Err` if there is no free port, or the kubeconfig cannot be written.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
+        Self::of(cluster.controller_client().await?).await
+    }
+
+    /// Starts a proxy with the permissions of a kubeconfig.
+    ///
+    /// # Errors
+    /// See [`Proxy::start`].
+    pub async fn start_as(kubeconfig: &Path) -> Result<Self> {
+        Self::of(client(kubeconfig, None).await?).await
+    }
+
+    async fn of(upstream: Client) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let directory = tempfile::Builder::new()
             .prefix("rollouts-proxy-")
@@ -112,7 +127,7 @@ impl Proxy {
         let kubeconfig = directory.path().join("kubeconfig");
         fs::write(&kubeconfig, kubeconfig_of(listener.local_addr()?))?;
         let shared = Arc::new(Shared {
-            upstream: cluster.controller_client().await?,
+            upstream,
             state: Mutex::default(),
             fault: watch::Sender::new(None),
             expired: watch::Sender::new(()),
@@ -176,6 +191,8 @@ impl Shared {
         let (mut parts, body) = request.into_parts();
         remove_hop_by_hop(&mut parts.headers);
         let (verb, resource) = describe(&parts.method, &parts.uri);
+        let is_of_all =
+            ["list", "watch"].contains(&verb) && !parts.uri.path().contains("/namespaces/");
         let fault = *self.fault.borrow();
         let (delay, number) = {
             let mut state = self.state();
@@ -200,6 +217,10 @@ impl Shared {
             Some(ApiServerFault::Failing) => {
                 return failure(StatusCode::INTERNAL_SERVER_ERROR, "etcd has no leader");
             }
+            Some(ApiServerFault::ListsOfAll(status)) if is_of_all => match status {
+                Some(status) => return failure(status, "the list failed"),
+                None => std::future::pending().await,
+            },
             Some(ApiServerFault::Frozen) => {
                 let mut fault = self.fault.subscribe();
                 let _ = fault
