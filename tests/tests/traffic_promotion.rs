@@ -5,7 +5,8 @@
 //!
 //! - Gloo writes a status in the RouteTable when it serves the table. The plugin makes the controller wait for it before it scales
 //!   down.
-//! - The Rollout sets `abortScaleDownDelaySeconds`. Without it the controller scales down an aborted version at once.
+//! - The Rollout sets `abortScaleDownDelaySeconds`, and is aborted at its lowest `setWeight`. Without the setting the controller
+//!   scales down an aborted version at once; docs/between-the-calls.md says what releases do above the lowest `setWeight`.
 //! - Pods serve for some seconds after SIGTERM, like with a preStop hook, so that the gateway receives the change of endpoints first.
 //!
 //! `TRAFFIC_UPDATES` sets the number of promotions, and of aborts. An update mostly waits for the controller, so `TRAFFIC_LANES`
