@@ -5,6 +5,7 @@
     reason = "an absent key of a JSON value reads as null"
 )]
 
+mod aborts;
 mod endpoints;
 mod history;
 mod passes;
@@ -25,6 +26,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+pub use aborts::AbortEnd;
 pub use endpoints::Endpoints;
 pub use history::{History, split};
 pub use passes::{Passes, count};

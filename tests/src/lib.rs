@@ -18,7 +18,7 @@ pub mod traffic;
 
 pub use appset_installation::{Installed, PluginConfig, appset_chart, appset_kustomization};
 pub use browser::{Browser, Screen, chromium_binary};
-pub use canary::{Canary, Endpoints, History, Passes, count, split, updates};
+pub use canary::{AbortEnd, Canary, Endpoints, History, Passes, count, split, updates};
 pub use cluster::manifest::{apply, delete, parse};
 pub use cluster::{
     ApiServerFault, Cluster, Controller, PLUGIN_NAME, Proxy, RecordedRequest, Release,

@@ -1,13 +1,22 @@
 //! Real rollouts by the newest controller, with ping-pong and mirror steps, which older controllers do not pass to plugins.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing key of a JSON value fails the test"
+)]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::updates::{AT_25, AT_100, IMAGE, a_promoted_canary_restores_the_table};
-use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run, trials};
+use e2e_tests::updates::{
+    AT_25, AT_100, IMAGE, a_promoted_canary_restores_the_table, the_advice_about_aborts_is_right,
+};
+use e2e_tests::{Canary, Cluster, Release, Suite, apply, eventually, run, trials};
 use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
 use serde_json::json;
 
 /// The split at weight 25 after ping-pong has swapped the Services.
@@ -88,6 +97,67 @@ async fn an_abort_keeps_the_stable_service(cluster: &Cluster) -> Result<()> {
     canary.restores(&original).await
 }
 
+/// Switches ping-pong on for an existing Rollout, and starts an update to weight 25. Returns whether the commands warned before the
+/// update, and whether the Service for stable selects only stable Pods during the update.
+async fn switch_to_ping_pong(
+    cluster: &Cluster,
+    namespace: &str,
+    [ping, pong]: [&str; 2],
+) -> Result<(bool, bool)> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let service = |name: &&str| {
+        let spec = json!({ "selector": { "app": "demo" }, "ports": [{ "port": 8080 }] });
+        let metadata = json!({ "name": name, "namespace": namespace });
+        let kind =
+            json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec });
+        serde_json::from_value(kind)
+    };
+    let is_new = |name: &&str| !["demo-stable", "demo-canary"].contains(name);
+    let new = [ping, pong].into_iter().filter(is_new);
+    let new: Vec<_> = new.map(|name| service(&name)).collect::<Result<_, _>>()?;
+    apply(cluster.client(), &new).await?;
+    canary
+        .edit_table(|table| {
+            let text = table.data["spec"].to_string().replace("demo-stable", pong);
+            table.data["spec"] = serde_json::from_str(&text).unwrap_or_default();
+        })
+        .await?;
+    let pair = json!({ "pingService": ping, "pongService": pong });
+    let services = json!({ "stableService": null, "canaryService": null, "pingPong": pair });
+    let spec = json!({ "strategy": { "canary": services } });
+    canary.change_spec(spec).await?;
+    canary.healthy().await?;
+    let advice = format!(
+        "{namespace}/demo: pingPong is new for this Rollout: its next update takes Service {pong} for stable"
+    );
+    let doctor = run(cluster.kubeconfig(), "doctor").await?.stdout;
+    let validate = run(cluster.kubeconfig(), "validate").await?.stdout;
+    let warns = doctor.contains(&advice);
+    ensure!(warns == validate.contains(&advice), "{doctor}\n{validate}");
+
+    let stable = canary.rollout().await?.data["status"]["stableRS"].take();
+    canary.change_image(IMAGE).await?;
+    canary.paused_at(1).await?;
+    let services: Api<Service> = Api::namespaced(cluster.client().clone(), namespace);
+    let selector = services.get(pong).await?.spec.and_then(|it| it.selector);
+    let hash = selector.and_then(|mut it| it.remove("rollouts-pod-template-hash"));
+    Ok((warns, hash.as_deref() == stable.as_str()))
+}
+
+async fn the_advice_about_new_ping_pong_is_right(cluster: &Cluster) -> Result<()> {
+    let fresh = switch_to_ping_pong(cluster, "new-ping-pong", ["demo-ping", "demo-pong"]).await?;
+    let mended = "the controller prepares the Service: remove the advice, and change examples/manifests/ping-pong";
+    ensure!(fresh == (true, false), "{fresh:?}: {mended}");
+    let pair = ["demo-canary", "demo-stable"];
+    let reused = switch_to_ping_pong(cluster, "reused-ping-pong", pair).await?;
+    ensure!(reused == (false, true), "{reused:?}");
+    Ok(())
+}
+
+async fn the_advice_about_aborts_is_right_for_the_newest(cluster: &Cluster) -> Result<()> {
+    the_advice_about_aborts_is_right(cluster, Release::V1_10).await
+}
+
 /// Each folder of `examples/manifests`, and a text that `status` shows during its update.
 const EXAMPLES: &[(&str, &str)] = &[
     ("experiment", "-baseline 5, reviews-"),
@@ -144,6 +214,8 @@ fn main() -> Result<ExitCode> {
             a_promoted_canary_restores_the_table,
             ping_pong_swaps_the_services_and_swaps_them_back,
             an_abort_keeps_the_stable_service,
+            the_advice_about_new_ping_pong_is_right,
+            the_advice_about_aborts_is_right_for_the_newest,
             mirror_routes_and_policies_are_created_and_removed,
             an_abort_removes_the_mirror_routes,
             each_example_is_updated_and_promoted,

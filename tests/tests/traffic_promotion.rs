@@ -5,7 +5,8 @@
 //!
 //! - Gloo writes a status in the RouteTable when it serves the table. The plugin makes the controller wait for it before it scales
 //!   down.
-//! - The Rollout sets `abortScaleDownDelaySeconds`. Without it the controller scales down an aborted version at once.
+//! - The Rollout sets `abortScaleDownDelaySeconds`, and is aborted at its lowest `setWeight`. Without the setting the controller
+//!   scales down an aborted version at once; docs/between-the-calls.md says what releases do above the lowest `setWeight`.
 //! - Pods serve for some seconds after SIGTERM, like with a preStop hook, so that the gateway receives the change of endpoints first.
 //!
 //! `TRAFFIC_UPDATES` sets the number of promotions, and of aborts. An update mostly waits for the controller, so `TRAFFIC_LANES`
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
-use e2e_tests::{Canary, Cluster, Release, Setup};
+use e2e_tests::{Cluster, Release, Setup};
 use fastrand::Rng;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
@@ -38,8 +39,6 @@ const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
     endpoints: Duration::from_secs(1),
 };
-/// After this time the controller may have missed a change.
-const UNNOTICED: Duration = Duration::from_secs(15);
 /// The delays of the controls: either endpoints or routes are slower.
 const ROUTE_FIRST: Delays = Delays {
     routes: Duration::from_millis(100),
@@ -280,23 +279,6 @@ async fn promote_or_abort(
     })
 }
 
-/// Waits until the controller has reconciled a change of the Rollout.
-///
-/// Controller 1.5.1 can miss a change that arrives during a reconcile: it writes the older Rollout to its cache, and waits for the
-/// next event. A user would repeat the command; the test changes a label.
-async fn reconciled(canary: &Canary, done: impl Future<Output = Result<()>>) -> Result<()> {
-    let touched = async {
-        loop {
-            sleep(UNNOTICED).await;
-            canary.touch().await?;
-        }
-    };
-    tokio::select! {
-        done = done => done,
-        failed = touched => failed,
-    }
-}
-
 /// The time in which a new version had all traffic, and the version that it replaced.
 struct Span {
     during: Range<Duration>,
@@ -334,7 +316,7 @@ async fn update(
         note(&format!("version {new}"));
         let image = format!("registry.example.com/demo:{new}");
         canary.change_image(&image).await?;
-        reconciled(canary, canary.paused_at(1)).await?;
+        canary.reconciled(canary.paused_at(1)).await?;
         // Both versions answer for a moment.
         world.delivered().await?;
         sleep(SHARED).await;
@@ -342,7 +324,7 @@ async fn update(
             Aborted => {
                 note("abort");
                 canary.abort().await?;
-                reconciled(canary, canary.aborted()).await?;
+                canary.reconciled(canary.aborted()).await?;
                 canary.restores(&owners).await?;
                 // In these 2 s the controller changes the selector of the canary Service to the aborted Pods and back.
                 sleep(ABORTED).await;
@@ -351,12 +333,12 @@ async fn update(
             Promoted => {
                 note("full weight");
                 canary.promote().await?;
-                reconciled(canary, canary.paused_at(3)).await?;
+                canary.reconciled(canary.paused_at(3)).await?;
                 world.delivered().await?;
                 let begin = load.elapsed();
                 note("promotion");
                 canary.promote().await?;
-                reconciled(canary, canary.healthy()).await?;
+                canary.reconciled(canary.healthy()).await?;
                 canary.restores(&owners).await?;
                 world.delivered().await?;
                 let (during, old) = (begin..load.elapsed(), stable.to_string());

@@ -3,6 +3,7 @@
 //!
 //! Each command first builds a report, a plain value, and then prints it in the requested format.
 
+mod controller;
 mod doctor;
 mod input;
 mod install;
@@ -16,6 +17,7 @@ mod status;
 mod validate;
 mod world;
 
+pub use controller::{AbortDelay, ControllerRelease};
 pub use doctor::{Permission, permissions};
 
 use std::process::ExitCode;

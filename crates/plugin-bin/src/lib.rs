@@ -32,7 +32,7 @@ use route_store::{
 };
 
 use background::leadership::LeaseFence;
-pub use commands::{CommandLine, Permission, permissions};
+pub use commands::{AbortDelay, CommandLine, ControllerRelease, Permission, permissions};
 pub use error::{Failure, Failures, ShiftError};
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};

@@ -1,9 +1,10 @@
-//! The steps of the Rollout that [`Canary::deploy`] creates, the expected splits, and two tests that every release of the
-//! controller must pass.
+//! The steps of the Rollout that [`Canary::deploy`] creates, the expected splits, and tests of every release of the controller.
 
-use anyhow::Result;
+use anyhow::{Error, Result, bail, ensure};
+use plugin_bin::{AbortDelay, ControllerRelease};
+use serde_json::json;
 
-use crate::{Canary, Cluster};
+use crate::{AbortEnd, Canary, Cluster, Release, apply, run};
 
 /// The image of the first update.
 pub const IMAGE: &str = "registry.example.com/demo:2";
@@ -62,4 +63,80 @@ pub async fn an_aborted_canary_restores_the_table(cluster: &Cluster) -> Result<(
     canary.abort().await?;
 
     canary.restores(&original).await
+}
+
+/// Aborts two updates with `dynamicStableScale` at weight 100, with and without `abortScaleDownDelaySeconds`. Both end, or the first
+/// one does not, as the plugin's advice for this release says.
+///
+/// # Errors
+/// Returns `Err` if the advice is wrong.
+pub async fn the_advice_about_aborts_is_right(cluster: &Cluster, release: Release) -> Result<()> {
+    let abort = async |namespace: &str, delay: Option<u32>| {
+        let canary = Canary::deploy(cluster, namespace).await?;
+        let settings = json!({"dynamicStableScale": true, "abortScaleDownDelaySeconds": delay});
+        canary
+            .change_spec(json!({"strategy": {"canary": settings}}))
+            .await?;
+        canary.reconciled(canary.healthy()).await?;
+        canary.change_image(IMAGE).await?;
+        for step in [1, 3] {
+            canary.reconciled(canary.paused_at(step)).await?;
+            canary.promote().await?;
+        }
+        canary.reconciled(canary.paused_at(5)).await?;
+        canary.abort().await?;
+        anyhow::Ok((canary.abort_end().await?, canary))
+    };
+    let (with, without) = futures::try_join!(
+        abort("abort-delay", Some(30)),
+        abort("no-abort-delay", None)
+    )?;
+    let (end, canary) = with;
+    let version: ControllerRelease = release.version().parse().map_err(Error::msg)?;
+    match version.abort_delay() {
+        AbortDelay::Needed => ensure!(end == AbortEnd::Ended, "{version}: {end:?}"),
+        AbortDelay::Stalls => {
+            let mended = format!(
+                "{version} ends aborts: change ABORTS_STALL of the plugin, and the documents"
+            );
+            ensure!(end == AbortEnd::Stalled(50), "{end:?}: {mended}");
+            the_commands_advise(cluster, version).await?;
+            // The remedy.
+            let removed = json!({"canary": {"abortScaleDownDelaySeconds": null}});
+            canary.change_spec(json!({"strategy": removed})).await?;
+            let end = canary.abort_end().await?;
+            ensure!(end == AbortEnd::Ended, "{end:?}");
+        }
+        AbortDelay::Untested => bail!("{version} is tested"),
+    }
+    let (end, _) = without;
+    ensure!(end == AbortEnd::Ended, "without the setting: {end:?}");
+    Ok(())
+}
+
+/// Checks that the commands find the controller's release in its Deployment, and warn of the Rollout whose abort has stalled.
+async fn the_commands_advise(cluster: &Cluster, version: ControllerRelease) -> Result<()> {
+    cluster.create_controller_namespace().await?;
+    let labels = json!({"app": "argo-rollouts"});
+    let image = format!("quay.io/argoproj/argo-rollouts:v{version}");
+    let containers = json!([{"name": "argo-rollouts", "image": image}]);
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "argo-rollouts", "namespace": "argo-rollouts"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
+        },
+    });
+    apply(cluster.client(), &[serde_json::from_value(deployment)?]).await?;
+    for command in ["doctor", "validate"] {
+        let said = run(cluster.kubeconfig(), command).await?.stdout;
+        let mut lines = said.lines();
+        let advises = lines.any(|line| {
+            line.contains("Rollout abort-delay/demo: ")
+                && line.ends_with(": remove abortScaleDownDelaySeconds")
+        });
+        ensure!(advises, "{command}: {said}");
+    }
+    Ok(())
 }

@@ -235,6 +235,8 @@ pub enum Release {
     V1_9,
     /// The first release with mirror steps and ping-pong for plugins.
     V1_10,
+    /// Another version, whose controller the caller has built. Its CRDs and roles are those of [`Release::V1_10`].
+    Other(&'static str),
 }
 
 impl Release {
@@ -245,14 +247,16 @@ impl Release {
             Self::V1_5 => "1.5.1",
             Self::V1_9 => "1.9.1",
             Self::V1_10 => "1.10.1",
+            Self::Other(version) => version,
         }
     }
 
-    /// The Go module file that pins the release, relative to `go/rollouts`.
+    /// The Go module file that pins the release and its manifests, relative to `go/rollouts`.
     fn go_mod(self) -> String {
         match self {
             Self::V1_9 => "go.mod".to_owned(),
             Self::V1_5 | Self::V1_10 => format!("versions/{}.mod", self.version()),
+            Self::Other(_) => Self::V1_10.go_mod(),
         }
     }
 

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -25,14 +24,15 @@ use serde::Serialize;
 use self::config_map::Entry;
 use self::permissions::Cluster;
 use super::Answer;
+use super::controller::{self, ControllerRelease};
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
 use crate::{Policy, from_rpc};
 
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
-/// It checks the API server, the CRDs, the permissions of the controller, its ConfigMap and the plugin's file, the Rollouts
-/// that use the plugin, and Argo CD Applications that would revert its changes.
+/// It checks the API server, the CRDs, the controller, its permissions and ConfigMap, the plugin's file, the Rollouts that
+/// use the plugin, and Argo CD Applications that would revert its changes.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +46,7 @@ service account. It can check the plugin's file only in the controller's contain
 Exit codes: 0 no problems; 1 problems; 2 the command line is wrong; 3 the cluster cannot be reached.")]
 pub(crate) struct Args {
     /// The controller's namespace.
-    #[arg(long, value_name = "NAMESPACE", default_value = "argo-rollouts")]
+    #[arg(long, value_name = "NAMESPACE", default_value = controller::NAMESPACE)]
     controller_namespace: String,
 
     /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
@@ -122,7 +122,8 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
         let version = version(management, "the API server of the management cluster").await?;
         findings.push(Finding::ok("management", version));
     }
-    findings.push(controller(args, client).await);
+    let (release, finding) = controller(args, client).await;
+    findings.push(finding);
     let has_tables = has_resource(management, &mut findings, &TABLES).await;
     let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
 
@@ -139,6 +140,7 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
         rollouts = subjects(&clusters.local, &mut findings).await;
     }
     findings.extend(config_map::names(&entries, &rollouts));
+    findings.extend(advice(client, release, &policy, &rollouts).await);
     let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
     if mirrors {
         has_resource(management, &mut findings, &MIRROR_POLICIES).await;
@@ -214,35 +216,44 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
     is_there
 }
 
-async fn controller(args: &Args, client: &Client) -> Finding {
+/// Returns the controller's image, if it was found, and the finding about it.
+async fn controller(args: &Args, client: &Client) -> (Option<ControllerRelease>, Finding) {
     const SUBJECT: &str = "controller";
     let namespace = &args.controller_namespace;
-    // A typed Deployment would link every kind of volume and probe into the binary.
-    let resource = ApiResource::erase::<Deployment>(&());
-    let deployments: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), namespace, &resource);
-    let listed = deployments.list(&ListParams::default()).await;
-    let listed = match listed {
-        Ok(listed) => listed,
-        Err(error) => return unreadable(SUBJECT, "Deployments", &error),
-    };
-    let containers = listed.items.iter().filter_map(|it| {
-        let pod = it.data.pointer("/spec/template/spec")?;
-        pod.get("containers")?.as_array()
-    });
-    let mut images = containers
-        .flatten()
-        .filter_map(|container| container.get("image")?.as_str());
-    // The image has this name in every registry.
-    match images.find(|image| image.contains("argo-rollouts")) {
-        Some(image) => Finding::ok(SUBJECT, image),
-        None => Finding::warning(
-            SUBJECT,
-            format!(
-                "not found in namespace {namespace}: if it runs in another one, set --controller-namespace"
-            ),
+    match controller::image(client, namespace).await {
+        Ok(Some(image)) => (
+            ControllerRelease::of_image(&image),
+            Finding::ok(SUBJECT, image),
         ),
+        Ok(None) => {
+            let message = format!(
+                "not found in namespace {namespace}: if it runs in another one, set --controller-namespace"
+            );
+            (None, Finding::warning(SUBJECT, message))
+        }
+        Err(error) => (None, unreadable(SUBJECT, "Deployments", &error)),
     }
+}
+
+/// Returns findings about Rollouts whose aborts or next updates go wrong with the controller's release.
+async fn advice(
+    client: &Client,
+    release: Option<ControllerRelease>,
+    policy: &Policy,
+    rollouts: &[Subject],
+) -> Vec<Finding> {
+    let uses_plugin = |it: &&Subject| from_rpc::config(policy, &it.rollout, &it.key).is_ok();
+    let mut findings = Vec::new();
+    for subject in rollouts.iter().filter(uses_plugin) {
+        let status = &subject.rollout.status;
+        let pong = controller::unprepared_pong(client, &subject.rollout, status).await;
+        let advice = controller::abort_advice(release, &subject.api).into_iter();
+        for advice in advice.chain(pong.map(|pong| pong.to_string())) {
+            let message = format!("Rollout {}: {advice}", subject.key);
+            findings.push(Finding::warning("Rollouts", message));
+        }
+    }
+    findings
 }
 
 /// Returns the entries of the ConfigMap that register this plugin.

@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Answer;
+use super::controller::{ControllerRelease, abort_advice};
 use super::input::{self, Manifest, Spot, Step, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
 use super::passes::{Trial, Update};
@@ -38,6 +39,11 @@ Exit codes: 0 no errors; 1 errors, or warnings with --strict; 2 the command line
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
+
+    /// Release of the Argo Rollouts controller, such as 1.10.2, for advice that depends on it. Default: that of the cluster, if
+    /// Rollouts or tables are read from it and the controller is in namespace argo-rollouts.
+    #[arg(long, value_name = "RELEASE")]
+    controller_release: Option<ControllerRelease>,
 
     /// Count warnings as errors.
     #[arg(long)]
@@ -80,11 +86,13 @@ enum Severity {
     Warning,
 }
 
+const SCALE_DOWN_DELAY: &str = "/spec/strategy/canary/scaleDownDelaySeconds";
+
 /// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
 const ENOUGH_FOR_A_GATEWAY: u64 = 15;
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let report = check(&args.source).await?;
+    let report = check(args).await?;
     let is_bad = report
         .problems
         .iter()
@@ -98,7 +106,8 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     Ok(if is_bad { Answer::No } else { Answer::Yes })
 }
 
-async fn check(source: &Source) -> anyhow::Result<Report> {
+async fn check(args: &Args) -> anyhow::Result<Report> {
+    let source = &args.source;
     let (manifests, unreadable) = if source.files.is_empty() {
         (source.live_rollouts().await?, Vec::new())
     } else {
@@ -126,6 +135,10 @@ async fn check(source: &Source) -> anyhow::Result<Report> {
             _ => {}
         }
     }
+    let mut release = args.controller_release;
+    if release.is_none() && source.is_live() {
+        release = source.controller_release().await;
+    }
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
@@ -134,7 +147,8 @@ async fn check(source: &Source) -> anyhow::Result<Report> {
                 let store = Arc::new(MemoryRouteStore::default());
                 // Objects that cannot be parsed are already reported.
                 source.fill_what_parses(&store, &manifests);
-                problems.extend(scaling_problems(manifest, &subject));
+                problems.extend(scaling_problems(manifest, &subject, release));
+                problems.extend(ping_pong_problem(source, manifest, &subject).await);
                 problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
             }
             Err(error) => {
@@ -258,7 +272,11 @@ async fn rollout_problems(
 }
 
 /// Returns warnings about Pods that would end before the gateway stops sending requests to them, which no router can prevent.
-fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+fn scaling_problems(
+    manifest: &Manifest,
+    subject: &Subject,
+    release: Option<ControllerRelease>,
+) -> Vec<Problem> {
     let canary = subject.api.pointer("/spec/strategy/canary");
     let of_canary = |key: &str| canary.and_then(|canary| canary.get(key));
     let mut problems = Vec::new();
@@ -267,7 +285,8 @@ fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
         let message = format!("Rollout {}: {key}: {message}", subject.key);
         problems.push(Problem::warning(spot, message));
     };
-    if of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true) {
+    let is_dynamic = of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true);
+    if is_dynamic {
         let containers = subject.api.pointer("/spec/template/spec/containers");
         let has_hook = |container: &Value| container.pointer("/lifecycle/preStop").is_some();
         // The template of a workloadRef is not available here.
@@ -279,21 +298,30 @@ fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
                 "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway stops sending requests to them",
             );
         }
-        if of_canary("abortScaleDownDelaySeconds").is_none() {
-            warn(
-                "dynamicStableScale",
-                "set abortScaleDownDelaySeconds, without which an abort ends the canary's Pods at once",
-            );
+        if let Some(advice) = abort_advice(release, &subject.api) {
+            warn("dynamicStableScale", &advice);
         }
     }
     let delay = of_canary("scaleDownDelaySeconds").and_then(Value::as_u64);
-    if delay.is_some_and(|delay| delay < ENOUGH_FOR_A_GATEWAY) {
+    if delay.is_some_and(|delay| !is_dynamic && delay < ENOUGH_FOR_A_GATEWAY) {
         let message = format!(
             "raise it to at least {ENOUGH_FOR_A_GATEWAY}, so that old Pods serve until the gateway has stopped sending requests to them"
         );
         warn("scaleDownDelaySeconds", &message);
     }
     problems
+}
+
+/// Returns a warning about ping-pong that is new for a Rollout which exists in the cluster. Files alone do not tell.
+async fn ping_pong_problem(
+    source: &Source,
+    manifest: &Manifest,
+    subject: &Subject,
+) -> Option<Problem> {
+    let pong = source.unprepared_pong(subject).await?;
+    let spot = manifest.spot(&path("spec.strategy.canary.pingPong"));
+    let message = format!("Rollout {}: {pong}", subject.key);
+    Some(Problem::warning(spot, message))
 }
 
 /// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed and the rest is parsed
@@ -335,7 +363,7 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
     problems
 }
 
-/// Returns the problems of steps that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
+/// Returns the problems of steps and settings that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
 /// The Rollout is then InvalidSpec, and no router is called.
 fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let rollout = &subject.rollout;
@@ -344,6 +372,18 @@ fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let listed = listed.flat_map(|routing| &routing.managed_routes);
     let listed: Vec<&String> = listed.map(|route| &route.name).collect();
     let mut problems = Vec::new();
+    if let Some(canary) = rollout.canary()
+        && canary.dynamic_stable_scale
+        && subject
+            .api
+            .pointer(SCALE_DOWN_DELAY)
+            .is_some_and(|it| !it.is_null())
+    {
+        let spot = manifest.spot(&path("spec.strategy.canary.scaleDownDelaySeconds"));
+        let message =
+            "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
+        problems.push((spot, message.to_owned()));
+    }
     for (index, step) in rollout.steps().iter().enumerate() {
         let at =
             |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));

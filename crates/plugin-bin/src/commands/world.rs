@@ -13,6 +13,7 @@ use route_store::{
 };
 use serde_json::{Value, json};
 
+use super::controller::{self, ControllerRelease, Pong};
 use super::input::{self, Manifest, Unreadable, path};
 use crate::{
     Policy,
@@ -330,6 +331,26 @@ impl Source {
         let rollouts = rollouts(&self.clusters().local, None).await?.into_iter();
         let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
         Ok(manifests.collect())
+    }
+
+    /// Returns the release of the cluster's controller, if it can be read.
+    pub(super) async fn controller_release(&self) -> Option<ControllerRelease> {
+        let clusters = self.clusters();
+        let client = clusters.local.client().await.ok()?;
+        let image = controller::image(client, controller::NAMESPACE).await;
+        ControllerRelease::of_image(&image.ok()??)
+    }
+
+    /// Returns the Service of a Rollout that needs preparation before its first update with ping-pong, if the cluster is read.
+    pub(super) async fn unprepared_pong(&self, subject: &Subject) -> Option<Pong> {
+        if !self.is_live() || !subject.rollout.is_ping_pong() {
+            return None;
+        }
+        let clusters = self.clusters();
+        let live = clusters.local.rollout(&subject.key).await.ok()??;
+        let live = Subject::new(live.raw().clone()).ok()?;
+        let client = clusters.local.client().await.ok()?;
+        controller::unprepared_pong(client, &subject.rollout, &live.rollout.status).await
     }
 
     /// Describes the source.
