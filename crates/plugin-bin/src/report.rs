@@ -125,6 +125,12 @@ pub(crate) enum Report {
         /// How long it was held.
         after: Duration,
     },
+    /// Entries of a Rollout's plugin block select no route.
+    Unmatched {
+        rollout: About,
+        /// The entries.
+        entries: Vec<String>,
+    },
     /// The tables of a Rollout have been behind its last weight for a minute.
     Behind { rollout: About, behind: Behind },
     /// They are no longer.
@@ -135,6 +141,12 @@ pub(crate) enum Report {
     Holds(usize),
     /// Whether the controller of this process is the leader; `None` if unknown.
     Leads(Option<bool>),
+}
+
+/// Says which entries of a plugin block select no route.
+pub(crate) fn unmatched(entries: &[String]) -> String {
+    let entries = entries.join("; ");
+    format!("no route of the selected tables matches {entries}: correct the entry, or remove it")
 }
 
 /// In which way a table is behind the last weight of a Rollout.
@@ -385,6 +397,7 @@ impl fmt::Display for Report {
                 }
                 HoldEnd::Ended => "traffic goes to the stable Service already",
             }),
+            Self::Unmatched { entries, .. } => f.write_str(&unmatched(entries)),
             Self::Behind { behind, .. } => {
                 f.write_str(match behind.how {
                     HowBehind::NotInForce => "the last weight is not in force",

@@ -94,6 +94,10 @@ impl Observer for Reporter {
                 };
                 events.on_rollout(of_rollout(rollout), reason, report);
             }
+            Report::Unmatched { rollout, .. } => {
+                warn!(rollout = %rollout.key, "{report}");
+                events.on_rollout(of_rollout(rollout), Reason::NothingSelected, report);
+            }
             Report::Behind { rollout, .. } => {
                 warn!(rollout = %rollout.key, "{report}");
                 events.on_rollout(of_rollout(rollout), Reason::TrafficBehind, report);
@@ -139,12 +143,14 @@ pub(crate) enum Reason {
     UnreadableRecord,
     /// The last weight is not in force or not accepted, or changes of a table are not seen.
     TrafficBehind,
+    /// An entry of the plugin block selects no route.
+    NothingSelected,
 }
 
 impl Reason {
     /// All reasons.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::TrafficDriftRepaired,
         Self::TrafficDriftFight,
         Self::ManagedRoutesError,
@@ -156,6 +162,7 @@ impl Reason {
         Self::TrafficRestored,
         Self::UnreadableRecord,
         Self::TrafficBehind,
+        Self::NothingSelected,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -171,6 +178,7 @@ impl Reason {
             Self::TrafficRestored => "TrafficRestored",
             Self::UnreadableRecord => "UnreadableRecord",
             Self::TrafficBehind => "TrafficBehind",
+            Self::NothingSelected => "NothingSelected",
         }
     }
 
@@ -186,7 +194,8 @@ impl Reason {
             | Self::GlooRejected
             | Self::OrphanedTraffic
             | Self::UnreadableRecord
-            | Self::TrafficBehind => Severity::Warning,
+            | Self::TrafficBehind
+            | Self::NothingSelected => Severity::Warning,
         }
     }
 }

@@ -288,6 +288,14 @@ impl<S: Store> GlooRouter<S> {
         // An incomplete selection does not tell which tables are no longer selected.
         let is_complete = selected.failures.is_empty();
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
+        if is_complete {
+            let entries = request.config.routes().unmatched(&selected.tables);
+            if self.memory.is_news(&request.rollout, &entries) {
+                let rollout = About::of_call(rollout);
+                self.observer
+                    .observe(&Report::Unmatched { rollout, entries });
+            }
+        }
         let keys = selected.keys();
         selected.failures.extend(unread);
         let HeldApart { selected, held } =

@@ -5,7 +5,9 @@ pub mod keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gloo_types::{LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute};
+use gloo_types::{
+    HttpRoute, LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector, TcpRoute, TlsRoute,
+};
 use strict_json::{Problem, object_name};
 
 use self::keys::{Block, root};
@@ -70,7 +72,7 @@ pub struct RouteSelector {
 /// Selects TLS routes. All fields that are set must match the same matcher of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSelector {
-    /// All server names of the matcher, in any order. Empty selects any.
+    /// All server names of the matcher, in lower case and any order. Empty selects any.
     pub sni_hosts: BTreeSet<String>,
     /// Port of the matcher.
     pub port: Option<u32>,
@@ -227,6 +229,75 @@ impl PluginConfig {
 }
 
 impl RouteSelector {
+    /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`. Routes that
+    /// cannot be decoded select nothing.
+    pub fn unmatched<'t>(
+        &self,
+        tables: impl IntoIterator<Item = &'t RouteTableDoc>,
+    ) -> Vec<String> {
+        let mut left: Vec<(String, Self)> = self.entries();
+        for table in tables {
+            if left.is_empty() {
+                break;
+            }
+            let spec = table.spec().unwrap_or_default();
+            left.retain(|(_, entry)| {
+                let mut http = spec.http.iter();
+                let is_http = !(entry.names.is_empty() && entry.labels.is_empty());
+                let matches = |it: &HttpRoute| entry.matches(&it.name, &it.labels);
+                !(is_http && http.any(matches)
+                    || spec.tcp.iter().any(|it| entry.matches_tcp(it))
+                    || spec.tls.iter().any(|it| entry.matches_tls(it)))
+            });
+        }
+        left.into_iter().map(|(label, _)| label).collect()
+    }
+
+    /// Each entry as a selector of its own, with its label.
+    fn entries(&self) -> Vec<(String, Self)> {
+        let one = |label, selector| (label, selector);
+        let names = self.names.iter().map(|name| Self {
+            names: vec![name.clone()],
+            ..Self::default()
+        });
+        let names = self.names.iter().zip(names);
+        let mut entries: Vec<(String, Self)> = names
+            .map(|(name, it)| one(format!("routeSelector name: {name}"), it))
+            .collect();
+        if !self.labels.is_empty() {
+            let labels = self
+                .labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            let selector = Self {
+                labels: self.labels.clone(),
+                ..Self::default()
+            };
+            entries.push(one(format!("routeSelector labels: {labels}"), selector));
+        }
+        entries.extend(self.tcp_ports.iter().map(|port| {
+            let tcp_ports = vec![*port];
+            let selector = Self {
+                tcp_ports,
+                ..Self::default()
+            };
+            one(format!("tcpRoutes port: {port}"), selector)
+        }));
+        entries.extend(self.tls.iter().map(|tls| {
+            let hosts: Vec<&str> = tls.sni_hosts.iter().map(String::as_str).collect();
+            let port = tls.port.map(|port| format!("port: {port}"));
+            let hosts = (!hosts.is_empty()).then(|| format!("sniHosts: {}", hosts.join(",")));
+            let keys: Vec<String> = hosts.into_iter().chain(port).collect();
+            let selector = Self {
+                tls: vec![tls.clone()],
+                ..Self::default()
+            };
+            one(format!("tlsRoutes {}", keys.join(" ")), selector)
+        }));
+        entries
+    }
+
     /// Whether an HTTP route is selected.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let by_label = !self.labels.is_empty();
@@ -251,9 +322,12 @@ impl RouteSelector {
     pub fn matches_tls(&self, route: &TlsRoute) -> bool {
         self.tls.iter().any(|selected| {
             route.matchers.iter().any(|matcher| {
-                let hosts: BTreeSet<&String> = matcher.sni_hosts.iter().collect();
-                let by_host =
-                    selected.sni_hosts.is_empty() || hosts.iter().copied().eq(&selected.sni_hosts);
+                let hosts = matcher
+                    .sni_hosts
+                    .iter()
+                    .map(|host| host.to_ascii_lowercase());
+                let hosts: BTreeSet<String> = hosts.collect();
+                let by_host = selected.sni_hosts.is_empty() || hosts == selected.sni_hosts;
                 let by_port = match (selected.port, matcher.port) {
                     (Some(selected), Some(port)) => selected == port,
                     (_, _) => true,
@@ -379,7 +453,10 @@ fn promotion_guard(block: &Block<'_>) -> Result<PromotionGuard, Problem> {
 
 fn tls_selector(block: &Block<'_>) -> Result<TlsSelector, Problem> {
     let selector = TlsSelector {
-        sni_hosts: block.strings("sniHosts")?.into_iter().collect(),
+        sni_hosts: {
+            let hosts = block.strings("sniHosts")?.into_iter();
+            hosts.map(|host| host.to_ascii_lowercase()).collect()
+        },
         port: block.port("port")?,
     };
     if selector == TlsSelector::default() {

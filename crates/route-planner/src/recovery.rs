@@ -354,7 +354,9 @@ pub(crate) fn stable_from_canary<'a>(
     let (Some(canary), None) = (found.next(), found.next()) else {
         return None;
     };
-    if canary.weight() != Some(share_of(live, |it| it.is_same(canary))) {
+    let share = share_of(live, |it| it.is_same(canary));
+    // A canary without traffic is no trace of a split: its owner wrote it so.
+    if share == 0 || canary.weight() != Some(share) {
         return None;
     }
     let is_alone = live.destinations.len() == 1;

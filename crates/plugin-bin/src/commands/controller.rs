@@ -94,11 +94,19 @@ impl ControllerRelease {
     }
 }
 
-/// Returns the image of the controller in a namespace, if it runs there.
+/// The controller of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Deployed {
+    pub(super) image: String,
+    /// The namespace of its Rollouts; `None` for all.
+    pub(super) only: Option<String>,
+}
+
+/// Returns the controller that runs in a namespace, if there is one.
 ///
 /// # Errors
 /// Returns `Err` if the Deployments cannot be listed.
-pub(super) async fn image(client: &Client, namespace: &str) -> Result<Option<String>, Error> {
+pub(super) async fn deployed(client: &Client, namespace: &str) -> Result<Option<Deployed>, Error> {
     // A typed Deployment would link every kind of volume and probe into the binary.
     let resource = ApiResource::erase::<Deployment>(&());
     let deployments: Api<DynamicObject> =
@@ -108,12 +116,31 @@ pub(super) async fn image(client: &Client, namespace: &str) -> Result<Option<Str
         let pod = it.data.pointer("/spec/template/spec")?;
         pod.get("containers")?.as_array()
     });
-    let mut images = containers
-        .flatten()
-        .filter_map(|container| container.get("image")?.as_str());
-    // The image has this name in every registry.
-    let image = images.find(|image| image.contains("argo-rollouts"));
-    Ok(image.map(str::to_owned))
+    let mut controllers = containers.flatten().filter_map(|container| {
+        let image = container.get("image")?.as_str()?;
+        // The image has this name in every registry.
+        image.contains("argo-rollouts").then(|| Deployed {
+            image: image.to_owned(),
+            only: only_namespace(container, namespace),
+        })
+    });
+    Ok(controllers.next())
+}
+
+/// Returns the namespace to which the flags of a controller's container restrict it. By default it is the controller's own.
+fn only_namespace(container: &Value, own: &str) -> Option<String> {
+    let args = container.get("args")?.as_array()?;
+    let mut args = args.iter().filter_map(Value::as_str);
+    let (mut is_restricted, mut namespace) = (false, own);
+    while let Some(arg) = args.next() {
+        match arg.split_once('=').unwrap_or((arg, "")) {
+            ("--namespaced", value) => is_restricted = value != "false",
+            ("--namespace" | "-n", "") => namespace = args.next().unwrap_or(own),
+            ("--namespace" | "-n", value) => namespace = value,
+            _ => {}
+        }
+    }
+    is_restricted.then(|| namespace.to_owned())
 }
 
 /// Returns what to change in a Rollout with `dynamicStableScale`, so that its aborts end and lose as few requests as possible.
@@ -207,6 +234,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[track_caller]
+    fn check_only(args: &[&str], expect: Option<&str>) {
+        let container = serde_json::json!({ "args": args });
+        assert_eq!(only_namespace(&container, "argo").as_deref(), expect);
+    }
+
+    #[test]
+    fn flags_restrict_a_controller_to_a_namespace() {
+        check_only(&[], None);
+        check_only(&["--namespace=shop"], None);
+        check_only(&["--namespaced"], Some("argo"));
+        check_only(&["--namespaced=false"], None);
+        check_only(&["--namespace", "shop", "--namespaced"], Some("shop"));
+        check_only(&["--namespaced", "--namespace=shop"], Some("shop"));
+    }
 
     const COMPATIBILITY: &str = include_str!("../../../../docs/compatibility.md");
     const BETWEEN_THE_CALLS: &str = include_str!("../../../../docs/between-the-calls.md");

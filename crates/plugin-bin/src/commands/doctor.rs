@@ -11,6 +11,7 @@ pub use permissions::{Permission, permissions};
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
+use futures::future::try_join_all;
 use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -24,7 +25,7 @@ use serde::Serialize;
 use self::config_map::Entry;
 use self::permissions::Cluster;
 use super::Answer;
-use super::controller::{self, ControllerRelease};
+use super::controller::{self, ControllerRelease, Deployed};
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
 use crate::{Policy, from_rpc};
@@ -122,8 +123,11 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
         let version = version(management, "the API server of the management cluster").await?;
         findings.push(Finding::ok("management", version));
     }
-    let (release, finding) = controller(args, client).await;
+    let (controller, finding) = controller(args, client).await;
     findings.push(finding);
+    let release = controller.as_ref();
+    let release = release.and_then(|it| ControllerRelease::of_image(&it.image));
+    let only = controller.and_then(|it| it.only);
     let has_tables = has_resource(management, &mut findings, &TABLES).await;
     let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
 
@@ -137,7 +141,7 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     output::progress("reading Rollouts");
     let mut rollouts = Vec::new();
     if has_rollouts {
-        rollouts = subjects(&clusters.local, &mut findings).await;
+        rollouts = subjects(&clusters.local, only.as_deref(), &mut findings).await;
     }
     findings.extend(config_map::names(&entries, &rollouts));
     findings.extend(advice(client, release, &policy, &rollouts).await);
@@ -145,12 +149,22 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     if mirrors {
         has_resource(management, &mut findings, &MIRROR_POLICIES).await;
     }
-    findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts).await?);
+    let mut of_tables = namespaces(&policy, &rollouts);
+    of_tables.extend(only.clone().filter(|_| of_tables.is_empty()));
+    let places = Places { only, of_tables };
+    findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts, &places).await?);
     if has_tables {
         output::progress("reading RouteTables");
-        findings.extend(tables(&clusters.tables, management, &policy, &rollouts).await);
+        findings.extend(tables(&clusters.tables, management, &policy, &rollouts, &places).await);
     }
     Ok(findings)
+}
+
+/// The namespaces that the controller and its Rollouts use.
+struct Places {
+    /// The only namespace whose Rollouts the controller reads; `None` for all.
+    only: Option<String>,
+    of_tables: Vec<String>,
 }
 
 async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
@@ -216,15 +230,17 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
     is_there
 }
 
-/// Returns the controller's image, if it was found, and the finding about it.
-async fn controller(args: &Args, client: &Client) -> (Option<ControllerRelease>, Finding) {
+/// Returns the controller, if it was found, and the finding about it.
+async fn controller(args: &Args, client: &Client) -> (Option<Deployed>, Finding) {
     const SUBJECT: &str = "controller";
     let namespace = &args.controller_namespace;
-    match controller::image(client, namespace).await {
-        Ok(Some(image)) => (
-            ControllerRelease::of_image(&image),
-            Finding::ok(SUBJECT, image),
-        ),
+    match controller::deployed(client, namespace).await {
+        Ok(Some(controller)) => {
+            let only = controller.only.as_ref();
+            let only = only.map(|namespace| format!(", only for namespace {namespace}"));
+            let message = format!("{}{}", controller.image, only.unwrap_or_default());
+            (Some(controller), Finding::ok(SUBJECT, message))
+        }
         Ok(None) => {
             let message = format!(
                 "not found in namespace {namespace}: if it runs in another one, set --controller-namespace"
@@ -273,10 +289,14 @@ async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> V
     entries
 }
 
-/// Reads all Rollouts.
-async fn subjects(store: &KubeRouteStore, findings: &mut Vec<Finding>) -> Vec<Subject> {
+/// Reads all Rollouts, or those of one namespace.
+async fn subjects(
+    store: &KubeRouteStore,
+    only: Option<&str>,
+    findings: &mut Vec<Finding>,
+) -> Vec<Subject> {
     const SUBJECT: &str = "Rollouts";
-    let rollouts = match store.rollouts(None).await {
+    let rollouts = match store.rollouts(only).await {
         Ok(rollouts) => rollouts,
         Err(error) => {
             findings.push(Finding::warning(SUBJECT, error_chain(&error)));
@@ -300,6 +320,7 @@ async fn check_permissions(
     mirrors: bool,
     policy: &Policy,
     rollouts: &[Subject],
+    places: &Places,
 ) -> anyhow::Result<Vec<Finding>> {
     let controller = &args.controller_namespace;
     let account = args.service_account.clone();
@@ -308,15 +329,19 @@ async fn check_permissions(
         subject: "permissions",
         client: clusters.local.client().await?,
         account: Some(&account),
-        role: "ClusterRole argo-rollouts-gloo-platform",
+        role: match places.only {
+            Some(_) => "Role argo-rollouts-gloo-platform",
+            None => "ClusterRole argo-rollouts-gloo-platform",
+        },
         place: "",
     };
     let in_namespaces: BTreeSet<String> = rollouts
         .iter()
         .map(|rollout| rollout.key.namespace.clone())
+        .chain(places.only.clone())
         .collect();
     let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
-    let of_tables = permissions::of_tables(mirrors, &namespaces(policy, rollouts));
+    let of_tables = permissions::of_tables(mirrors, &places.of_tables);
     let mut of_rollouts = permissions::of_rollouts(mirrors, &in_namespaces, controller);
     if clusters.is_one() {
         of_rollouts.extend(of_tables);
@@ -355,8 +380,16 @@ async fn tables(
     client: &Client,
     policy: &Policy,
     rollouts: &[Subject],
+    places: &Places,
 ) -> Vec<Finding> {
-    let tables = match store.tables(None).await {
+    let listed = match places.only {
+        Some(_) => {
+            let lists = places.of_tables.iter().map(|it| store.tables(Some(it)));
+            try_join_all(lists).await.map(|lists| lists.concat())
+        }
+        None => store.tables(None).await,
+    };
+    let tables = match listed {
         Ok(tables) => tables,
         Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
     };

@@ -13,13 +13,14 @@ use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination, error_chain,
     rollout::{REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute},
 };
-use route_store::{MemoryRouteStore, ServiceReader as _};
+use route_planner::PluginConfig;
+use route_store::{Freshness, MemoryRouteStore, RouteStore as _, ServiceReader as _};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::world::Subject;
-use crate::report::{Observer, Report};
+use crate::report::{Observer, Report, unmatched};
 use crate::{GlooRouter, Policy};
 
 /// Placeholder for the hash of Pods that do not exist yet.
@@ -283,6 +284,18 @@ fn describe(step: &Value) -> String {
         }
     });
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Says which entries of a plugin block select no route of its tables.
+pub(super) async fn unmatched_entries(
+    config: &PluginConfig,
+    store: &MemoryRouteStore,
+) -> Option<String> {
+    let selection = store.select(config.route_tables(), Freshness::Live).await;
+    // Tables that cannot be read may have the routes.
+    let tables = selection.complete().ok()?;
+    let entries = config.routes().unmatched(&tables);
+    (!entries.is_empty()).then(|| unmatched(&entries))
 }
 
 /// The plugin's router over tables in memory.

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::passes::{Call, Pass, Trial, Update};
+use super::passes::{Call, Pass, Trial, Update, unmatched_entries};
 use super::world::Source;
+use crate::from_rpc;
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.
 ///
@@ -126,6 +127,11 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         deferred = deferred.or(outcome.deferred);
     }
     report.refused = report.refused.or(deferred);
+    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
+    if let Ok(config) = config {
+        let unmatched = unmatched_entries(&config, &store).await;
+        report.refused = report.refused.or(unmatched);
+    }
     report.changes = changes(&store, &before, &objects(&store).await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,

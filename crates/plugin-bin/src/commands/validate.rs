@@ -17,7 +17,7 @@ use super::Answer;
 use super::controller::{ControllerRelease, abort_advice};
 use super::input::{self, Manifest, Spot, Step, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
-use super::passes::{Trial, Update};
+use super::passes::{Trial, Update, unmatched_entries};
 use super::simulate::{End, run_update};
 use super::world::{Source, Subject};
 use crate::{error::ShiftError, from_rpc, router::ASSUMED_PORT};
@@ -226,12 +226,14 @@ async fn rollout_problems(
         let message = format!("{label}: the files do not have {what}: its routes are not checked");
         return Ok(vec![Problem::warning(spot, message)]);
     }
+    let unmatched = unmatched_entries(&config, store).await;
+    let unmatched = unmatched.map(|text| Problem::error(spot.clone(), format!("{label}: {text}")));
     store.put_rollout(subject.api.clone())?;
     let trial = Trial::new(store, source.policy(), subject);
     let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
 
     let steps = path("spec.strategy.canary.steps");
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = unmatched.into_iter().collect();
     for pass in &report.passes {
         // The name of a pass at a step starts with the index of the step.
         let index = pass

@@ -337,8 +337,8 @@ impl Source {
     pub(super) async fn controller_release(&self) -> Option<ControllerRelease> {
         let clusters = self.clusters();
         let client = clusters.local.client().await.ok()?;
-        let image = controller::image(client, controller::NAMESPACE).await;
-        ControllerRelease::of_image(&image.ok()??)
+        let deployed = controller::deployed(client, controller::NAMESPACE).await;
+        ControllerRelease::of_image(&deployed.ok()??.image)
     }
 
     /// Returns the Service of a Rollout that needs preparation before its first update with ping-pong, if the cluster is read.

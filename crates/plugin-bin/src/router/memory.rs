@@ -42,6 +42,8 @@ struct State {
     /// The weight for which a call has already waited until Gloo accepts it.
     awaited: Option<IntentKind>,
     full: Option<Full>,
+    /// Entries of the plugin block that select no route, as far as reported.
+    unmatched: Vec<String>,
 }
 
 /// When a canary got all traffic.
@@ -205,6 +207,15 @@ impl Memory {
             let left = state.selected.difference(now).cloned().collect();
             state.selected.extend(now.iter().cloned());
             left
+        })
+    }
+
+    /// Remembers the entries of the plugin block that select no route. Returns whether there are some, and others than before.
+    pub(super) fn is_news(&self, rollout: &ObjectKey, unmatched: &[String]) -> bool {
+        self.change(rollout, |state| {
+            let is_news = state.unmatched != unmatched;
+            state.unmatched = unmatched.to_vec();
+            is_news && !unmatched.is_empty()
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, RouteTableDoc};
 use insta::{assert_debug_snapshot, assert_snapshot};
 use route_planner::keys::{BLOCK, Key, Shape};
 use route_planner::{ConfigError, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, VerifyMode};
@@ -518,4 +518,54 @@ fn every_choice_of_the_reference_is_accepted_and_the_first_is_the_default() {
             }
         }
     }
+}
+
+#[track_caller]
+fn check_unmatched(routes: Value, expect: &[&str]) {
+    let mut block = json!({"routeTableSelector": {"name": "shop"}});
+    json_patch::merge(&mut block, &routes);
+    let rollout = ObjectKey::new("shop", "reviews");
+    let config = PluginConfig::from_json(block.to_string().as_bytes(), &rollout, &[]).unwrap();
+    let table = |name: &str, spec: Value| {
+        let metadata = json!({"name": name, "namespace": "shop"});
+        RouteTableDoc::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    let tables = [
+        table(
+            "shop",
+            json!({"http": [{"name": "main", "labels": {"app": "web", "tier": "1"}}]}),
+        ),
+        table(
+            "more",
+            json!({
+                "http": [{"name": "other"}],
+                "tcp": [{"matchers": [{"port": 6379}]}],
+                "tls": [{"matchers": [{"sniHosts": ["db.example.com"], "port": 6443}]}],
+            }),
+        ),
+    ];
+    assert_eq!(config.routes().unmatched(&tables), expect);
+}
+
+#[test]
+fn each_entry_that_selects_no_route_is_named() {
+    check_unmatched(json!({}), &[]);
+    check_unmatched(json!({"routeSelector": {"names": ["main", "other"]}}), &[]);
+    let typo =
+        json!({"routeSelector": {"name": "mian", "names": ["other"], "labels": {"app": "web"}}});
+    check_unmatched(typo, &["routeSelector name: mian"]);
+    let labels = json!({"routeSelector": {"name": "main", "labels": {"app": "web", "tier": "2"}}});
+    check_unmatched(labels, &["routeSelector labels: app=web,tier=2"]);
+    let ports = json!({"tcpRoutes": [{"port": 6379}, {"port": 6380}]});
+    check_unmatched(ports, &["tcpRoutes port: 6380"]);
+    let hosts = json!({"tlsRoutes": [
+        {"sniHosts": ["DB.example.com"]}, {"sniHosts": ["no.example.com"], "port": 6443}, {"port": 6444},
+    ]});
+    check_unmatched(
+        hosts,
+        &[
+            "tlsRoutes sniHosts: no.example.com port: 6443",
+            "tlsRoutes port: 6444",
+        ],
+    );
 }

@@ -168,7 +168,7 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     let document = RouteTableDoc::from_value(document).unwrap();
     let observation = observe(&table.config(ROLLOUT), &intent, &document).unwrap();
     assert!(
-        matches!(observation, Observation::NotApplied { .. }),
+        matches!(observation, Observation::NotAccepted { .. }),
         "{observation:?}"
     );
 }
