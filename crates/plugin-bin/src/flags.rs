@@ -285,6 +285,7 @@ impl ClusterFlags {
         let local = KubeAccess {
             kubeconfig: None,
             context: None,
+            user_agent: crate::user_agent(),
             request_timeout: self.request_timeout,
             limits: RequestLimits::default(),
         };

@@ -326,7 +326,11 @@ impl fmt::Display for Report {
                 HoldEnd::Ended => "traffic goes to the stable Service already",
             }),
             Self::Holds(count) => write!(f, "{count} promotions are held"),
-            Self::Leads(leads) => write!(f, "the controller is the leader: {leads:?}"),
+            Self::Leads(leads) => f.write_str(match leads {
+                Some(true) => "the controller is the leader",
+                Some(false) => "the controller is not the leader",
+                None => "it is unknown whether the controller is the leader",
+            }),
         }
     }
 }
