@@ -41,8 +41,14 @@ impl Server {
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
         let (certificate, key) = match signed {
-            Signed::ByAuthority => (leaf.signed_by(&key, &known).unwrap().der().clone(), key.serialize_der()),
-            Signed::ByUnknown => (leaf.signed_by(&key, &other).unwrap().der().clone(), key.serialize_der()),
+            Signed::ByAuthority => (
+                leaf.signed_by(&key, &known).unwrap().der().clone(),
+                key.serialize_der(),
+            ),
+            Signed::ByUnknown => (
+                leaf.signed_by(&key, &other).unwrap().der().clone(),
+                key.serialize_der(),
+            ),
             Signed::ByItselfAsAuthority => (known.der().clone(), known.key().serialize_der()),
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -67,7 +73,8 @@ impl Server {
                     continue;
                 };
                 drop(send.send(String::from_utf8_lossy(&request[..length]).into_owned()));
-                let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                let answer =
+                    "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
                 drop(stream.write_all(answer.as_bytes()));
             }
         });
@@ -109,10 +116,17 @@ async fn a_request_names_the_program_its_version_and_its_commit() {
     let server = Server::start(&Signed::ByAuthority);
     check(&server.error().await, "RouteTable mesh/web not found");
     let request = server.requests.recv().unwrap();
-    let arch = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let arch = if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else {
+        "arm64"
+    };
     let expect = format!("user-agent: tests/1.2.3 (linux/{arch}) 0123abc\r\n");
     assert!(request.contains(&expect), "{request}");
-    assert_eq!(user_agent("tests", "1.2.3"), format!("tests/1.2.3 (linux/{arch}) unknown"));
+    assert_eq!(
+        user_agent("tests", "1.2.3"),
+        format!("tests/1.2.3 (linux/{arch}) unknown")
+    );
 }
 
 /// kubectl accepts such a certificate.
