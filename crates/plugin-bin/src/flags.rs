@@ -402,6 +402,23 @@ mod tests {
     }
 
     #[test]
+    fn each_request_names_the_plugin_and_its_version() {
+        let Line { flags } = Line::try_parse_from(["plugin", "--kubeconfig=a"]).unwrap();
+        let (local, tables) = flags.kube_access();
+        for access in [local, tables.unwrap()] {
+            let program = format!(
+                "rollouts-plugin-trafficrouter-glooplatform/{}",
+                env!("CARGO_PKG_VERSION")
+            );
+            assert!(
+                access.user_agent.starts_with(&program),
+                "{}",
+                access.user_agent
+            );
+        }
+    }
+
+    #[test]
     fn a_kubeconfig_is_for_tables_only_and_rollouts_are_marked_with_their_cluster() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<&str, &str>) {

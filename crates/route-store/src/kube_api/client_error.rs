@@ -75,7 +75,7 @@ pub enum CertificateFault {
         "the certificate of the API server is that of a certificate authority (CA:TRUE): give the API server a certificate with CA:FALSE, signed by it"
     )]
     Authority,
-    /// Its issuer is not known.
+    /// Its issuer is not known, or has the name of a known one and another key, as after a cluster was created again.
     #[error(
         "the certificate of the API server is signed by an unknown authority: correct certificate-authority in the kubeconfig"
     )]
@@ -87,22 +87,23 @@ impl CertificateFault {
     pub(super) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // An I/O error hides the error that it was made of from `source`.
-            let made_of = error.downcast_ref().and_then(io::Error::get_ref);
-            let tls = made_of.and_then(|error| error.downcast_ref());
-            if let Some(rustls::Error::InvalidCertificate(fault)) =
-                tls.or_else(|| error.downcast_ref())
-            {
+            if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
                 return Self::new(fault);
             }
-            next = error.source();
+            next = match error.downcast_ref::<io::Error>() {
+                // Its `source` is that of the error that it was made of, which may be another I/O error.
+                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+                None => error.source(),
+            };
         }
         None
     }
 
     fn new(fault: &CertificateError) -> Option<Self> {
         match fault {
-            CertificateError::UnknownIssuer => Some(Self::UnknownIssuer),
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                Some(Self::UnknownIssuer)
+            }
             CertificateError::Other(other) => {
                 let reason = other.0.downcast_ref()?;
                 matches!(reason, webpki::Error::CaUsedAsEndEntity).then_some(Self::Authority)
@@ -145,6 +146,7 @@ mod tests {
             ),
         ] {
             let broken = io::Error::other(rustls::Error::InvalidCertificate(fault));
+            let broken = io::Error::other(broken);
             check(kube::Error::Service(broken.into()), &expect.to_string());
         }
     }

@@ -194,7 +194,10 @@ impl KubeRouteStore {
         drop(sent);
         let body = body.to_bytes();
         if head.status.is_client_error() || head.status.is_server_error() {
-            let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            let status = serde_json::from_slice(&body).ok();
+            // A proxy may answer with other JSON.
+            let status = status.filter(|status: &Status| status.code != 0);
+            let status = status.unwrap_or_else(|| {
                 let text = String::from_utf8_lossy(&body);
                 Status::failure(&text, "").with_code(head.status.as_u16())
             });
