@@ -1,5 +1,11 @@
 //! The client with a real TLS server: the certificates that it accepts, and the User-Agent that it sends.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers are test code too"
+)]
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -21,17 +27,17 @@ struct Server {
 }
 
 /// What signs the certificate of a server.
-enum Signed {
+enum Signer {
     /// An authority that the kubeconfig has.
-    ByAuthority,
+    Authority,
     /// Its own key; it is an authority itself, and the kubeconfig has it.
-    ByItselfAsAuthority,
+    Itself,
     /// Another authority than that of the kubeconfig.
-    ByUnknown,
+    Unknown,
 }
 
 impl Server {
-    fn start(signed: &Signed) -> Self {
+    fn start(signer: &Signer) -> Self {
         let authority = || {
             let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,16 +46,16 @@ impl Server {
         let (known, other) = (authority(), authority());
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-        let (certificate, key) = match signed {
-            Signed::ByAuthority => (
+        let (certificate, key) = match signer {
+            Signer::Authority => (
                 leaf.signed_by(&key, &known).unwrap().der().clone(),
                 key.serialize_der(),
             ),
-            Signed::ByUnknown => (
+            Signer::Unknown => (
                 leaf.signed_by(&key, &other).unwrap().der().clone(),
                 key.serialize_der(),
             ),
-            Signed::ByItselfAsAuthority => (known.der().clone(), known.key().serialize_der()),
+            Signer::Itself => (known.der().clone(), known.key().serialize_der()),
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
@@ -113,7 +119,7 @@ fn check(error: &str, expect: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_names_the_program_its_version_and_its_commit() {
-    let server = Server::start(&Signed::ByAuthority);
+    let server = Server::start(&Signer::Authority);
     check(&server.error().await, "RouteTable mesh/web not found");
     let request = server.requests.recv().unwrap();
     let arch = if cfg!(target_arch = "x86_64") {
@@ -132,7 +138,7 @@ async fn a_request_names_the_program_its_version_and_its_commit() {
 /// kubectl accepts such a certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_certificate_of_an_authority_is_refused_with_the_remedy() {
-    let server = Server::start(&Signed::ByItselfAsAuthority);
+    let server = Server::start(&Signer::Itself);
     check(
         &server.error().await,
         "the certificate of the API server is that of a certificate authority (CA:TRUE): give the API server a certificate with CA:FALSE",
@@ -141,7 +147,7 @@ async fn the_certificate_of_an_authority_is_refused_with_the_remedy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_an_unknown_authority_is_refused_with_the_remedy() {
-    let server = Server::start(&Signed::ByUnknown);
+    let server = Server::start(&Signer::Unknown);
     check(
         &server.error().await,
         "is signed by an unknown authority: correct certificate-authority in the kubeconfig",
