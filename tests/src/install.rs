@@ -62,6 +62,60 @@ pub fn render(
     build(root)
 }
 
+/// The page that users follow.
+const INSTALL_PAGE: &str = include_str!("../../docs/install.md");
+
+/// Installs Argo Rollouts and the plugin as the section about kustomize in docs/install.md says: its `kustomization.yaml`, beside
+/// the directory of the plugin's release, and its commands in their order. The release of Argo Rollouts is read from a file
+/// instead of its URL.
+///
+/// # Errors
+/// Returns `Err` if a command fails, if the page has a command that is not known here, or if it installs another release.
+pub async fn follow_install_page(
+    cluster: &Cluster,
+    release: Release,
+    fill_in: &[(&str, &str)],
+) -> Result<()> {
+    let mut sections = INSTALL_PAGE.split("\n## ");
+    let section = sections.find(|section| section.starts_with("With kustomize\n"));
+    let section = section.context("the page has no section about kustomize")?;
+    let directory = tempfile::tempdir()?;
+    let root = directory.path();
+    copy_filled_in(
+        Path::new(COMPONENTS),
+        &root.join("gloo-plugin/kustomize"),
+        fill_in,
+    )?;
+    let url = format!(
+        "https://github.com/argoproj/argo-rollouts/releases/download/v{}/install.yaml",
+        release.version()
+    );
+    let kustomization = blocks(section, "yaml").next().unwrap_or_default();
+    ensure!(kustomization.contains(&url), "no {url} in {kustomization}");
+    let manifests = fs::read(release.manifests()?.join("install.yaml"))?;
+    fs::write(root.join("install.yaml"), manifests)?;
+    let kustomization = kustomization.replace(&url, "install.yaml");
+    fs::write(root.join("kustomization.yaml"), kustomization)?;
+    for command in blocks(section, "sh").flat_map(str::lines) {
+        let words: Vec<&str> = command.split(' ').collect();
+        match words.as_slice() {
+            ["kubectl", "create", "namespace", name] => cluster.create_namespace(name).await?,
+            ["kubectl", "kustomize", ".", "|", "less"] => drop(build(root)?),
+            ["kubectl", "apply", "--server-side", "-k", "."] => {
+                manifest::apply(cluster.client(), &build(root)?).await?;
+            }
+            _ => bail!("this test does not know the command: {command}"),
+        }
+    }
+    Ok(())
+}
+
+/// The code blocks of a page in this language.
+fn blocks<'a>(page: &'a str, language: &'static str) -> impl Iterator<Item = &'a str> {
+    let fenced = page.split("```").skip(1).step_by(2);
+    fenced.filter_map(move |block| block.strip_prefix(language)?.strip_prefix('\n'))
+}
+
 /// Renders the account of `deploy/management-cluster` for a workload cluster of this name, as the documentation does.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, PAUSES, a_promoted_canary_restores_the_table};
 use e2e_tests::{
     ApiServerFault, Canary, Cluster, Download, Proxy, Release, apply, appset_kustomization, count,
-    eventually, management_account, plugin_binary, render, run,
+    eventually, follow_install_page, management_account, plugin_binary, render, run,
 };
 use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
@@ -351,34 +351,37 @@ async fn the_doctor_names_each_revoked_permission(cluster: &Cluster) -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_runs_only_with_the_correct_checksum() -> Result<()> {
-    in_cluster(async |cluster| {
-        let download = Download::serve(&plugin_binary()?, BINARY).await?;
-        let certificate = download.certificate();
-        let trust = [("SSL_CERT_FILE", certificate.as_path())];
-        let installation = |sha256: &str| {
-            let fill_in = [("URL", download.url()), ("SHA256_LINUX_AMD64", sha256)];
-            render(RELEASE, EVERYWHERE, &["https"], &fill_in)
-        };
+async fn the_install_page_installs_a_download_with_the_correct_checksum() -> Result<()> {
+    let release = Release::V1_10;
+    let cluster = Cluster::start_empty().await?;
+    cluster
+        .run(async |cluster| {
+            let download = Download::serve(&plugin_binary()?, BINARY).await?;
+            let certificate = download.certificate();
+            let trust = [("SSL_CERT_FILE", certificate.as_path())];
+            let install = async |cluster: &Cluster, sha256: &str| {
+                let fill_in = [("URL", download.url()), ("SHA256_LINUX_AMD64", sha256)];
+                follow_install_page(cluster, release, &fill_in).await
+            };
 
-        let wrong = download.sha256().replace(['0', '1', '2', '3'], "4");
-        cluster.install_with_gloo(installation(&wrong)?).await?;
-        cluster.start_deployed_controller(RELEASE, &trust).await?;
-        let log = cluster.controller_exits().await?;
-        let refusal = format!(
-            "sha256 hash of downloaded plugin ({}/{BINARY}) does not match expected hash",
-            download.url()
-        );
-        ensure!(log.contains(&refusal), "{log}");
-        ensure!(
-            cluster.plugin()?.is_none(),
-            "the plugin runs with a wrong checksum"
-        );
+            let wrong = download.sha256().replace(['0', '1', '2', '3'], "4");
+            install(cluster, &wrong).await?;
+            cluster.install_with_gloo(Vec::new()).await?;
+            cluster.start_deployed_controller(release, &trust).await?;
+            let log = cluster.controller_exits().await?;
+            let refusal = format!(
+                "sha256 hash of downloaded plugin ({}/{BINARY}) does not match expected hash",
+                download.url()
+            );
+            ensure!(log.contains(&refusal), "{log}");
+            ensure!(
+                cluster.plugin()?.is_none(),
+                "the plugin runs with a wrong checksum"
+            );
 
-        let correct: Vec<DynamicObject> = installation(download.sha256())?;
-        apply(cluster.client(), &correct).await?;
-        cluster.start_deployed_controller(RELEASE, &trust).await?;
-        a_promoted_canary_restores_the_table(cluster).await
-    })
-    .await
+            install(cluster, download.sha256()).await?;
+            cluster.start_deployed_controller(release, &trust).await?;
+            a_promoted_canary_restores_the_table(cluster).await
+        })
+        .await
 }

@@ -60,6 +60,16 @@ pub(crate) fn walk(sh: &Shell) -> anyhow::Result<()> {
     Ok(cmd!(sh, "{walk} {plugin}").quiet().run()?)
 }
 
+/// Runs the same canary with the programs of the tests, which are built with all features already.
+///
+/// # Errors
+/// As [`walk`].
+pub(crate) fn walk_built(sh: &Shell) -> anyhow::Result<()> {
+    let programs = go::Programs::build(sh)?;
+    let (walk, plugin) = (programs.examples().join("canary_walk"), programs.plugin());
+    Ok(cmd!(sh, "{walk} {plugin}").quiet().run()?)
+}
+
 /// Serves the page; the program is `examples/traffic`.
 fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     // Before the long build, so that a missing program is reported at once.

@@ -98,6 +98,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 /// As [`run`].
 pub(crate) fn smoke(sh: &Shell) -> anyhow::Result<()> {
     let fuzzer = Fuzzer::prepare(sh)?;
+    // The build takes longer than the fuzzing, so less optimisation and no line numbers are worth slower targets.
+    let _level = sh.push_env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    let _lines = sh.push_env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     for target in TARGETS {
         fuzzer.fuzz(target, SMOKE)?;
     }

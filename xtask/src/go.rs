@@ -134,7 +134,7 @@ impl Programs {
     }
 
     /// The plugin, built with gRPC mode.
-    fn plugin(&self) -> PathBuf {
+    pub(crate) fn plugin(&self) -> PathBuf {
         self.0.join(PLUGIN)
     }
 }

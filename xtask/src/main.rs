@@ -10,6 +10,7 @@ mod e2e;
 mod fuzz;
 mod go;
 mod matrix;
+mod needs;
 mod plugin;
 mod record;
 mod report;
@@ -18,6 +19,7 @@ mod test;
 mod tidy;
 mod toolchain;
 mod traffic;
+mod wheels;
 mod workspace;
 
 use std::process::ExitCode;

@@ -32,9 +32,14 @@ pub(crate) fn build_example(sh: &Shell, name: &str) -> anyhow::Result<PathBuf> {
     Ok(built(sh, "--example", name)?.join("examples").join(name))
 }
 
+/// The target of the static binary.
+pub(crate) fn target() -> String {
+    format!("{}-unknown-linux-musl", std::env::consts::ARCH)
+}
+
 /// Builds a target, and returns the directory of the output.
 fn built(sh: &Shell, kind: &str, name: &str) -> anyhow::Result<PathBuf> {
-    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let target = target();
     toolchain::add_target(sh, &target)?;
     cmd!(
         sh,

@@ -6,7 +6,9 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    book, deny, fuzz, go, matrix, plugin,
+    book, deny, fuzz, go, matrix,
+    needs::{self, Need},
+    plugin,
     report::{ParallelRun, Report, say},
     tidy, toolchain, traffic,
 };
@@ -46,18 +48,48 @@ enum Tier {
     Demo,
 }
 
+impl Args {
+    fn asks(&self, tier: Tier) -> bool {
+        self.tiers.is_empty() || self.tiers.contains(&tier)
+    }
+
+    /// Returns what the tiers need of the machine.
+    fn needs(&self) -> Vec<Need> {
+        let with_go = [Tier::Programs, Tier::Host, Tier::Cluster, Tier::Traffic];
+        let needs = [
+            (Need::CxxCompiler, self.asks(Tier::Fuzz)),
+            (Need::Pip, self.asks(Tier::Traffic)),
+            (Need::Browser, self.asks(Tier::Traffic)),
+            (
+                Need::Go,
+                !self.no_go && with_go.into_iter().any(|tier| self.asks(tier)),
+            ),
+        ];
+        let needs = needs.into_iter().filter(|(_, is_needed)| *is_needed);
+        needs.map(|(need, _)| need).collect()
+    }
+}
+
 /// Runs the tiers.
 ///
 /// # Errors
-/// Returns `Err` if the pinned toolchain cannot be installed, if a tier fails, or if it cannot run.
+/// Returns `Err` if a program is missing, if the pinned toolchain cannot be installed, if a tier fails, or if it cannot run.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    needs::provide(sh, &args.needs())?;
     toolchain::pin(sh, tidy::LINTERS)?;
     if sh.var_os("CI").is_some() {
         // CI builds a clean checkout once, so it does not profit from incremental compilation.
         sh.set_var("CARGO_INCREMENTAL", "0");
     }
-    let asked = |tier| args.tiers.is_empty() || args.tiers.contains(&tier);
+    let asked = |tier| args.asks(tier);
     let with_go = |tier| asked(tier) && !args.no_go;
+    // What is missing is reported before a build.
+    if asked(Tier::Tidy) {
+        toolchain::add_target(sh, tidy::PURE_TARGET)?;
+    }
+    if with_go(Tier::Host) || with_go(Tier::Cluster) || asked(Tier::Traffic) {
+        toolchain::add_target(sh, &plugin::target())?;
+    }
     let mut report = Report::default();
     // Host tests wait most of the time, and linking Rust uses one core, so both can run at the same time.
     let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
@@ -154,7 +186,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         }
     }
     if asked(Tier::Demo) {
-        report.step("demo", || crate::demo::walk(sh));
+        report.step("demo", || crate::demo::walk_built(sh));
     }
     report.finish("tests")
 }

@@ -15,10 +15,10 @@ use xshell::{Shell, cmd};
 
 pub(crate) use self::map::draw;
 use crate::{
-    plugin::PLUGIN,
+    go::GENERATOR,
     report::{Report, say},
     toolchain,
-    workspace::Workspace,
+    workspace::{Package, Workspace},
 };
 
 /// Components of the toolchain that the checks need.
@@ -30,6 +30,9 @@ const PURE: [&str; 3] = [
     "--forbid=clippy::disallowed_methods",
     "--forbid=clippy::disallowed_types",
 ];
+
+/// The target of pure crates.
+pub(crate) const PURE_TARGET: &str = "wasm32-unknown-unknown";
 
 /// Runs all checks.
 ///
@@ -106,20 +109,22 @@ pub(crate) fn clippy(sh: &Shell) -> anyhow::Result<()> {
 /// The target has no operating system, so a build shows that no dependency needs sockets, threads or C. Files and clocks of `std`
 /// build for it too and fail only when they are called; clippy finds these calls.
 fn pure(sh: &Shell, packages: &[String]) -> anyhow::Result<()> {
-    let target = "wasm32-unknown-unknown";
+    let target = PURE_TARGET;
     toolchain::add_target(sh, target)?;
     let packages = packages.iter().flat_map(|name| ["--package", name]);
     let clippy = cmd!(sh, "cargo clippy --quiet --locked --lib --target {target}");
     Ok(clippy.args(packages).arg("--").args(PURE).quiet().run()?)
 }
 
-/// Builds each crate by itself, with its default features and without its dev-dependencies.
+/// Builds each crate that others build by itself: with its default features and without its dev-dependencies.
 ///
 /// In a build of the whole workspace, a feature that one crate forgot to enable is on because another crate enables it. The
-/// plugin is left out: its release build is such a build already.
+/// plugin is left out: its release build is such a build already. So are the crates that are not published, except the
+/// generator: they are built as its dependencies, or for tests only.
 fn alone(sh: &Shell) -> anyhow::Result<Vec<String>> {
     let packages = Workspace::read(sh)?.packages.into_iter();
-    let crates = packages.filter(|it| it.folder.starts_with("crates/") && it.name != PLUGIN);
+    let is_built_alone = |it: &Package| it.is_published || it.name == GENERATOR;
+    let crates = packages.filter(|it| it.folder.starts_with("crates/") && is_built_alone(it));
     let fails = |name: &str| {
         let check = cmd!(sh, "cargo check --locked --quiet --package {name}");
         check.quiet().run().is_err()

@@ -1,4 +1,4 @@
-//! What a command needs on the machine: the exact Rust toolchain, its targets, and tools from crates.io.
+//! What a command needs on the machine: the exact Rust toolchain, its targets, and tools that are written in Rust.
 //!
 //! The workspace builds with every stable Rust from `rust-version` on. Formatting, lints and the bytes of a release depend on
 //! the exact version, so the commands that check or build these use [`PINNED`]. rustup installs what is missing, even if
@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use xshell::{Shell, cmd};
 
-use crate::plugin::target_dir;
+use crate::{plugin::target_dir, report::say, wheels};
 
 /// The exact version: the oldest that the workspace supports, so that a test run proves this too.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
@@ -97,12 +97,13 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// Returns the path of the tool `name` from crates.io. If it is missing, `cargo install` builds it with `flags` in `target/tools`.
+/// Returns the path of the tool `name` in `target/tools`. If it is missing, pip installs it from a wheel. Without pip or a wheel
+/// for this machine, `cargo install` builds it with `flags`, which takes one to three minutes.
 ///
 /// The build is not optimised, because the tools run for seconds. They do not influence what is shipped.
 ///
 /// # Errors
-/// Returns `Err` if the tool cannot be built.
+/// Returns `Err` if the tool can be neither installed nor built.
 pub(crate) fn tool(
     sh: &Shell,
     name: &str,
@@ -111,6 +112,15 @@ pub(crate) fn tool(
 ) -> anyhow::Result<PathBuf> {
     let root = target_dir(sh).join(format!("tools/{name}-{version}"));
     let program = root.join("bin").join(name);
+    if !sh.path_exists(&program) && wheels::has_pip(sh) {
+        match wheels::install(sh, name, version, &format!("bin/{name}")) {
+            Ok(program) if sh.path_exists(&program) => return Ok(program),
+            Ok(_) => say(&format!(
+                "    the wheel of {name} has no program; cargo builds it"
+            )),
+            Err(error) => say(&format!("    {error}; cargo builds {name}")),
+        }
+    }
     if !sh.path_exists(&program) {
         cmd!(
             sh,

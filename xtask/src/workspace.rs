@@ -19,6 +19,8 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// From the repository's root, such as `crates/gob`.
     pub(crate) folder: String,
+    /// Whether it may be published to a registry.
+    pub(crate) is_published: bool,
     /// Folders of the repository's packages that it depends on, including optional dependencies.
     pub(crate) uses: BTreeSet<String>,
     /// Folders of those that only its tests and examples depend on.
@@ -60,6 +62,8 @@ impl Workspace {
             let uses = used(false);
             packages.push(Package {
                 name: package["name"].as_str()?.to_owned(),
+                // `publish = false` is an empty list of registries.
+                is_published: package["publish"] != Value::Array(Vec::new()),
                 tests_use: used(true).difference(&uses).cloned().collect(),
                 uses,
                 folder,

@@ -43,6 +43,11 @@ const VERSION: &str = match option_env!("RELEASE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// The User-Agent of each request.
+fn user_agent() -> String {
+    route_store::user_agent(env!("CARGO_PKG_NAME"), VERSION)
+}
+
 /// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
     let served = match (&line.command, &line.flags) {

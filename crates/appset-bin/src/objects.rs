@@ -301,6 +301,7 @@ impl Store {
             } => Self::Cluster(Arc::new(KubeRouteStore::new(KubeAccess {
                 kubeconfig: kubeconfig.clone(),
                 context: context.clone(),
+                user_agent: crate::user_agent(),
                 request_timeout: REQUEST_TIMEOUT,
                 limits: RequestLimits::default(),
             }))),

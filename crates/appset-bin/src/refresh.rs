@@ -18,7 +18,7 @@ use appset_generator::{Config, Failure, Refresh};
 use futures::FutureExt as _;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
+use route_store::{ClientError, KubeAccess, KubeRouteStore, RequestLimits};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -103,6 +103,7 @@ impl ApplicationSets {
         let store = KubeRouteStore::new(KubeAccess {
             kubeconfig: refresh.access.kubeconfig.as_ref().map(PathBuf::from),
             context: refresh.access.context.clone(),
+            user_agent: crate::user_agent(),
             request_timeout: REQUEST_TIMEOUT,
             limits: RequestLimits::default(),
         });
@@ -145,9 +146,9 @@ impl ApplicationSets {
                 .patch_metadata(due.application_set(), &params, &Patch::Merge(&patch))
                 .await;
             match patched {
-                Ok(_) => Ok(true),
+                Ok(_) => anyhow::Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-                Err(error) => Err(anyhow::Error::from(error)),
+                Err(error) => Err(ClientError::from(error).into()),
             }
         };
         let patched = timeout(REQUEST_TIMEOUT, patched).await;

@@ -35,7 +35,8 @@ pub enum Failure {
     },
     /// A parameter contains a template that Argo CD did not resolve.
     #[error(
-        "parameter {path} is {text:?}, an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key"
+        "parameter {path} is \"{}\", an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key",
+        text.escape_debug()
     )]
     UnresolvedTemplate {
         /// The path of the parameter.

@@ -96,7 +96,7 @@ pub enum FieldError {
         number: String,
     },
     /// A key that templates cannot name.
-    #[error("the key {0:?} must consist of letters, digits, '_' and '-': rename it")]
+    #[error("the key \"{}\" must consist of letters, digits, '_' and '-': rename it", .0.escape_debug())]
     Key(String),
     /// A key that other generators or the controller use.
     #[error("the key {0} is used by other generators or by the controller: rename it")]

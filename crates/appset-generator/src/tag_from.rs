@@ -150,8 +150,8 @@ impl TagFrom {
         if !is_tag(&tag) {
             let rule = self.rule.name();
             let expected = format!(
-                "a text that rule {rule} turns into a tag, not into {:?}",
-                shown(&tag)
+                "a text that rule {rule} turns into a tag, not into \"{}\"",
+                shown(&tag).escape_debug()
             );
             return Err(self.invalid(text.to_owned(), expected));
         }

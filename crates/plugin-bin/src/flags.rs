@@ -285,6 +285,7 @@ impl ClusterFlags {
         let local = KubeAccess {
             kubeconfig: None,
             context: None,
+            user_agent: crate::user_agent(),
             request_timeout: self.request_timeout,
             limits: RequestLimits::default(),
         };
@@ -398,6 +399,23 @@ mod tests {
             Err("expected a number of seconds"),
         );
         check(&["--request-timeout=-1"], Err("above 0"));
+    }
+
+    #[test]
+    fn each_request_names_the_plugin_and_its_version() {
+        let Line { flags } = Line::try_parse_from(["plugin", "--kubeconfig=a"]).unwrap();
+        let (local, tables) = flags.kube_access();
+        for access in [local, tables.unwrap()] {
+            let program = format!(
+                "rollouts-plugin-trafficrouter-glooplatform/{}",
+                env!("CARGO_PKG_VERSION")
+            );
+            assert!(
+                access.user_agent.starts_with(&program),
+                "{}",
+                access.user_agent
+            );
+        }
     }
 
     #[test]

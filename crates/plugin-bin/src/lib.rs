@@ -48,6 +48,11 @@ pub(crate) const VERSION: &str = match option_env!("RELEASE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// The User-Agent of each request.
+pub(crate) fn user_agent() -> String {
+    route_store::user_agent(env!("CARGO_PKG_NAME"), VERSION)
+}
+
 /// Stack size of a worker thread. Without optimisation, the future of a call is large.
 const THREAD_STACK: usize = 16 << 20;
 

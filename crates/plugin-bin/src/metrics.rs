@@ -206,8 +206,8 @@ impl Metrics {
             ),
             passes: register.add(
                 "passes",
-                "Reconciliations of a Rollout, by result: steady (no request was sent), read (nothing was written), changed, \
-                 deferred (checked later) or failed",
+                "Reconciliations of a Rollout, by result: steady (no request was sent), confirmed (only the live read of \
+                 VerifyWeight at full weight), read (nothing was written), changed, deferred (checked later) or failed",
             ),
             verify_lag: register.put(
                 "verify_lag_seconds",
@@ -257,7 +257,8 @@ impl Metrics {
                 fights: register.add("fights", "RouteTables whose weights another writer repeatedly changes"),
                 restores: register.add(
                     "restores",
-                    "RouteTables that were restored because a Rollout was deleted or no longer uses them, by reason",
+                    "RouteTables that were restored because a Rollout was deleted or no longer uses them, by reason: deleted, \
+                     never_seen, plugin_removed or deselected",
                 ),
                 orphans: register.add(
                     "orphans",

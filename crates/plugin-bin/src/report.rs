@@ -415,7 +415,11 @@ impl fmt::Display for Report {
                 write!(f, "{count} Rollouts are behind: {}", how.as_str())
             }
             Self::Holds(count) => write!(f, "{count} promotions are held"),
-            Self::Leads(leads) => write!(f, "the controller is the leader: {leads:?}"),
+            Self::Leads(leads) => f.write_str(match leads {
+                Some(true) => "the controller is the leader",
+                Some(false) => "the controller is not the leader",
+                None => "it is unknown whether the controller is the leader",
+            }),
         }
     }
 }

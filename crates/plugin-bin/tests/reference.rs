@@ -1,8 +1,13 @@
-//! The tables in `docs/configuration.md` are generated from the parser's keys and from clap's flags.
+//! The tables in `docs/configuration.md` are generated from the parser's keys and from clap's flags, the one in
+//! `docs/commands.md` from the permissions that `doctor` checks.
 //!
 //! `cargo xtask docs` writes them by running this test with `REFERENCE=overwrite`.
 
-#![allow(clippy::unwrap_used, reason = "helpers are test code too")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers are test code too"
+)]
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -12,16 +17,31 @@ use route_planner::keys::{BLOCK, Key, Shape};
 
 #[test]
 fn the_reference_lists_every_key_and_flag() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    check("docs/configuration.md", |page| {
+        replace(&replace(page, "keys", &keys()), "flags", &flags())
+    });
+}
+
+#[test]
+fn the_commands_list_every_permission() {
+    check("docs/commands.md", |page| {
+        replace(page, "permissions", &permissions())
+    });
+}
+
+/// Writes a page, or compares it.
+fn check(name: &str, write: impl FnOnce(&str) -> String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(name);
     let page = fs::read_to_string(&path).unwrap();
-    let written = replace(&page, "keys", &keys());
-    let written = replace(&written, "flags", &flags());
+    let written = write(&page);
     if std::env::var_os("REFERENCE").is_some_and(|value| value == "overwrite") {
         fs::write(&path, written).unwrap();
     } else {
         assert!(
             page == written,
-            "docs/configuration.md has drifted: run `cargo xtask docs`"
+            "{name} has drifted: run `cargo xtask docs`"
         );
     }
 }
@@ -35,6 +55,23 @@ fn replace(page: &str, part: &str, text: &str) -> String {
     let (before, rest) = page.split_once(&begin).unwrap();
     let (_, after) = rest.split_once(&end).unwrap();
     format!("{before}{begin}\n{text}\n{end}{after}")
+}
+
+/// Returns a table of the permissions that the plugin uses, with a row for those that one feature needs of a resource.
+fn permissions() -> String {
+    let mut text = "| permission | without it |\n|---|---|\n".to_owned();
+    let permissions = plugin_bin::permissions();
+    let rows = permissions
+        .chunk_by(|a, b| (a.group, a.resource, a.without) == (b.group, b.resource, b.without));
+    for row in rows {
+        let verbs: Vec<&str> = row.iter().map(|it| it.verb).collect();
+        let resource = format!("{}.{}", row[0].resource, row[0].group);
+        // The name of the core group is empty.
+        let resource = resource.trim_end_matches('.');
+        let (verbs, without) = (verbs.join(", "), row[0].without);
+        writeln!(text, "| {verbs} `{resource}` | {without} |").unwrap();
+    }
+    text
 }
 
 /// Returns a table of the block's keys, and one for each object among them.

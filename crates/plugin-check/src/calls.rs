@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 
-use crate::process::{Plugin, text};
+use crate::process::{Plugin, quoted, text};
 use crate::report::Level::{Must, Should};
 use crate::report::{Report, Seen};
 use crate::session::patient;
@@ -177,7 +177,7 @@ async fn answered(
 
 fn one_line(text: &str) -> Seen {
     if text.contains(['\n', '\r', '%']) {
-        Err(format!("{text:?}"))
+        Err(quoted(text))
     } else {
         Ok(())
     }
@@ -336,7 +336,7 @@ pub(crate) fn log(lines: &[String]) -> Seen {
         };
         for key in ["@level", "@message", "@timestamp"] {
             if record.get(key).is_some_and(|value| !value.is_string()) {
-                return Err(format!("{key} is not a string in {line:?}"));
+                return Err(format!("{key} is not a string in {}", quoted(line)));
             }
         }
     }
@@ -405,7 +405,7 @@ fn body(
 ) -> Result<Option<Seen<String>>, DecodeError> {
     let phase = |phase: &str, known: &[&str]| match known.contains(&phase) {
         true => Ok(String::new()),
-        false => Err(format!("its phase is {phase:?}")),
+        false => Err(format!("its phase is {}", quoted(phase))),
     };
     Ok(match (kind, method) {
         (_, "Type") => stream.poll_value::<String>()?.map(|_| Ok(String::new())),

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::Args;
-use crate::process::{Ended, Plugin, text};
+use crate::process::{Ended, Plugin, quoted, text};
 use crate::report::Level::{Must, Should};
 use crate::report::{Report, Seen};
 use crate::session::patient;
@@ -197,11 +197,7 @@ fn time(line: &str) -> Seen {
         .nth(1)
         .map(|rest| rest.chars().take_while(char::is_ascii_digit).count());
     let is_read = digits == Some(6) && time.parse::<Timestamp>().is_ok();
-    if is_read {
-        Ok(())
-    } else {
-        Err(format!("{time:?}"))
-    }
+    if is_read { Ok(()) } else { Err(quoted(time)) }
 }
 
 #[cfg(test)]

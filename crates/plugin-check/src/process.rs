@@ -112,7 +112,7 @@ impl Plugin {
     pub(crate) fn socket(&self) -> Seen<PathBuf> {
         let address = self.line.trim().split('|').nth(3);
         let address =
-            address.ok_or_else(|| format!("there is no handshake line: {:?}", self.line))?;
+            address.ok_or_else(|| format!("there is no handshake line: {}", quoted(&self.line)))?;
         Ok(PathBuf::from(address))
     }
 
@@ -182,6 +182,11 @@ pub(crate) struct Ended {
 
 fn files(dir: &Path) -> io::Result<usize> {
     Ok(std::fs::read_dir(dir)?.count())
+}
+
+/// Returns a text of the plugin as a report shows it: in quotes, with line breaks and control characters escaped.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.escape_debug())
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

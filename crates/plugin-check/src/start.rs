@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use crate::Args;
-use crate::process::{COOKIE, Plugin, command, text};
+use crate::process::{COOKIE, Plugin, command, quoted, text};
 use crate::report::Level::Must;
 use crate::report::{Report, Seen};
 
@@ -66,7 +66,7 @@ fn empty(line: &str) -> Seen {
     if line.is_empty() {
         Ok(())
     } else {
-        Err(format!("it writes {line:?}"))
+        Err(format!("it writes {}", quoted(line)))
     }
 }
 
@@ -88,12 +88,12 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     let field = |index: usize| fields.get(index).copied().unwrap_or_default();
     let is = |index: usize, expect: &[&str]| match expect.contains(&field(index)) {
         true => Ok(()),
-        false => Err(format!("it is {:?}", field(index))),
+        false => Err(format!("it is {}", quoted(field(index)))),
     };
     let complete = if fields.len() >= 4 && line.ends_with('\n') {
         Ok(())
     } else {
-        Err(format!("{line:?}"))
+        Err(quoted(&line))
     };
     let can_go_on = complete.is_ok();
     report.must(
@@ -177,7 +177,8 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
         let plugin = Plugin::start_with(command).await?;
         match plugin.line.split('|').nth(1) {
             Some("1") => Ok(()),
-            version => Err(format!("it announces {version:?}")),
+            Some(version) => Err(format!("it announces version {}", quoted(version))),
+            None => Err("it announces no version".to_owned()),
         }
     };
     let many = announced(|command| {

@@ -151,5 +151,5 @@ fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {
     let ObjectMeta {
         namespace, name, ..
     } = &rollout.metadata;
-    format!("{method} is not supported yet: remove the step with route {route:?} from rollout {namespace}/{name}").into()
+    format!("{method} is not supported yet: remove the step with route \"{route}\" from rollout {namespace}/{name}").into()
 }

@@ -87,9 +87,10 @@ async fn a_plugin_serves_and_quits_and_removes_its_socket() {
 
     let record: serde_json::Value =
         serde_json::from_str(&started.log.recv().await.unwrap()).unwrap();
-    assert_eq!(record["@message"], "weight set");
-    assert_eq!(record["rollout"], "ns/demo");
-    assert_eq!(record["weight"], 20);
+    assert_eq!(
+        record["@message"],
+        "weight set method=SetWeight rollout=ns/demo weight=20 max=100"
+    );
 }
 
 #[tokio::test]

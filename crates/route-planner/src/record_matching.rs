@@ -384,7 +384,7 @@ impl Pairing<'_, '_, '_> {
 /// Recognises routes that their owner copied from a split route: they have the inserted destinations with the same weights.
 pub(crate) struct Copies {
     /// For each split, by its index: the weights of the inserted destinations in its routes.
-    weights: Vec<(usize, BTreeSet<Vec<String>>)>,
+    weights: Vec<(usize, BTreeSet<Weights>)>,
 }
 
 impl Copies {
@@ -394,7 +394,7 @@ impl Copies {
         candidates: &[Candidate<'_, '_>],
         found: &[Option<usize>],
     ) -> Self {
-        let mut weights: Vec<(usize, BTreeSet<Vec<String>>)> = record
+        let mut weights: Vec<(usize, BTreeSet<Weights>)> = record
             .splits
             .iter()
             .enumerate()
@@ -462,10 +462,11 @@ fn has_full_weight(list: &DestinationList<'_>, split: &Split) -> bool {
     split.stable.is_absent() && second.is_none() && first.is_some_and(has_share)
 }
 
+/// Destinations by their labels, and their weights.
+type Weights = Vec<(String, Option<u32>)>;
+
 /// The inserted destinations and their weights. The owner may have edited the others in the copy, or later in its source.
-fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
+fn weights_of(list: &DestinationList<'_>, split: &Split) -> Weights {
     let inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
-    inserted
-        .map(|it| format!("{} {:?}", it.label(), it.weight()))
-        .collect()
+    inserted.map(|it| (it.label(), it.weight())).collect()
 }

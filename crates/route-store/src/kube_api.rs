@@ -30,6 +30,7 @@
 //! of the breaker, but every event that it receives closes the breaker.
 
 mod breaker;
+mod client_error;
 mod connect;
 mod endpoints;
 mod gate;
@@ -67,8 +68,9 @@ use crate::{
     RouteStore, Selection, ServiceReader, StoreError, with_context,
 };
 
+pub use client_error::{Answered, CertificateFault, ClientError};
 use connect::connect;
-pub use connect::{ConnectError, KubeAccess};
+pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use gate::Gate;
 pub use gate::RequestLimits;
 pub(crate) use informer::compare;
@@ -119,6 +121,7 @@ impl KubeRouteStore {
         let access = KubeAccess {
             kubeconfig: None,
             context: None,
+            user_agent: String::new(),
             request_timeout,
             limits: RequestLimits::default(),
         };

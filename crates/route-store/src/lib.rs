@@ -41,8 +41,9 @@ pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
 pub use kube_api::{
-    Change, ChangeKind, ConnectError, FIELD_MANAGER, Informer, InformerStatus, Keep, Kept,
-    KubeAccess, KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments,
+    Answered, CertificateFault, Change, ChangeKind, ClientError, ConnectError, FIELD_MANAGER,
+    Informer, InformerStatus, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits, ScopeStatus,
+    Unknown, WholeDocuments, user_agent, user_agent_header,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};

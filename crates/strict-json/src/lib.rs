@@ -42,7 +42,7 @@ pub enum Problem {
         nearest: String,
     },
     /// A value is not allowed.
-    #[error("{path} is {found:?}, it must be {expected}")]
+    #[error("{path} is \"{}\", it must be {expected}", found.escape_debug())]
     Value {
         /// Path of the key.
         path: String,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use appset_generator::{ACCEPT, Failure, Reference};
 use axum::body::Bytes;
 use axum::http::header::{
-    ACCEPT as ACCEPT_HEADER, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER,
+    ACCEPT as ACCEPT_HEADER, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER, USER_AGENT,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use futures::future::BoxFuture;
@@ -192,6 +192,7 @@ impl Transport {
             .method(question.method.clone())
             .uri(url)
             .header(ACCEPT_HEADER, ACCEPT)
+            .header(USER_AGENT, crate::user_agent())
             .body(Full::from(body))
             .map_err(|_| not_a_url())?;
         let headers = request.headers_mut();

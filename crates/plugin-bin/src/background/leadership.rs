@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use route_store::{Controller, Leadership, LeaseReader, Priority, RequestContext, with_context};
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::report::{Observer, Report};
 use crate::router::Fence;
@@ -82,7 +82,6 @@ impl<L: LeaseReader> Fence for LeaseFence<L> {
             priority: Priority::Repair,
         };
         let leadership = with_context(context, self.leadership()).await;
-        debug!(?leadership, "before a write between the calls");
         match leadership {
             Some(Leadership::Leader | Leadership::Unknown) => true,
             Some(Leadership::NotLeader) => {

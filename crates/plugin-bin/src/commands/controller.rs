@@ -118,8 +118,9 @@ pub(super) async fn deployed(client: &Client, namespace: &str) -> Result<Option<
     });
     let mut controllers = containers.flatten().filter_map(|container| {
         let image = container.get("image")?.as_str()?;
-        // The image has this name in every registry.
-        image.contains("argo-rollouts").then(|| Deployed {
+        // The image has this name in every registry; `kubectl-argo-rollouts` is the dashboard.
+        let name = image.rsplit('/').next().unwrap_or_default();
+        name.starts_with("argo-rollouts").then(|| Deployed {
             image: image.to_owned(),
             only: only_namespace(container, namespace),
         })

@@ -5,6 +5,7 @@
 mod argo_cd;
 mod config_map;
 mod permissions;
+mod plugin_file;
 
 pub use permissions::{Permission, permissions};
 
@@ -19,7 +20,7 @@ use kube::core::GroupVersionKind;
 use kube::{Client, Error};
 use rollouts_rpc::error_chain;
 use route_planner::PluginConfig;
-use route_store::{Clusters, KubeRouteStore};
+use route_store::{ClientError, Clusters, KubeRouteStore};
 use serde::Serialize;
 
 use self::config_map::Entry;
@@ -42,7 +43,8 @@ Examples:
   doctor -o json                                    JSON output
 
 Without permission to create SubjectAccessReviews, doctor checks your own permissions instead of those of the controller's \
-service account. It can check the plugin's file only in the controller's container.
+service account. It downloads the plugin's file if its location is a URL, to compare it with the checksum. It can check a \
+file in the controller's container only if it runs there.
 
 Exit codes: 0 no problems; 1 problems; 2 the command line is wrong; 3 the cluster cannot be reached.")]
 pub(crate) struct Args {
@@ -139,12 +141,17 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
             .extend(entry.flags_policy().plugin_names);
     }
     output::progress("reading Rollouts");
-    let mut rollouts = Vec::new();
-    if has_rollouts {
-        rollouts = subjects(&clusters.local, only.as_deref(), &mut findings).await;
+    let rollouts = match has_rollouts {
+        true => subjects(&clusters.local, only.as_deref(), &mut findings).await,
+        false => None,
+    };
+    // Without the Rollouts, nothing is known about the names that they use and the tables that they select.
+    if let Some(rollouts) = &rollouts {
+        findings.extend(config_map::names(&entries, rollouts));
+        findings.extend(advice(client, release, &policy, rollouts).await);
     }
-    findings.extend(config_map::names(&entries, &rollouts));
-    findings.extend(advice(client, release, &policy, &rollouts).await);
+    let are_known = rollouts.is_some();
+    let rollouts = rollouts.unwrap_or_default();
     let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
     if mirrors {
         has_resource(management, &mut findings, &MIRROR_POLICIES).await;
@@ -153,7 +160,7 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     of_tables.extend(only.clone().filter(|_| of_tables.is_empty()));
     let places = Places { only, of_tables };
     findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts, &places).await?);
-    if has_tables {
+    if has_tables && are_known {
         output::progress("reading RouteTables");
         findings.extend(tables(&clusters.tables, management, &policy, &rollouts, &places).await);
     }
@@ -169,6 +176,7 @@ struct Places {
 
 async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
     let version = client.apiserver_version().await;
+    let version = version.map_err(ClientError::from);
     let version = version.with_context(|| format!("cannot reach {what}"))?;
     Ok(version.git_version)
 }
@@ -222,6 +230,7 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
             Finding::problem(subject, format!("no {name}: {remedy}")),
         ),
         Err(error) => {
+            let error = ClientError::from(error);
             let message = format!("cannot be checked: {}", error_chain(&error));
             (true, Finding::warning(subject, message))
         }
@@ -247,7 +256,7 @@ async fn controller(args: &Args, client: &Client) -> (Option<Deployed>, Finding)
             );
             (None, Finding::warning(SUBJECT, message))
         }
-        Err(error) => (None, unreadable(SUBJECT, "Deployments", &error)),
+        Err(error) => (None, unreadable(SUBJECT, "Deployments", error)),
     }
 }
 
@@ -279,28 +288,31 @@ async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> V
     let data = match maps.get_opt("argo-rollouts-config").await {
         Ok(map) => map.and_then(|map| map.data),
         Err(error) => {
-            findings.push(unreadable(config_map::SUBJECT, "ConfigMaps", &error));
+            findings.push(unreadable(config_map::SUBJECT, "ConfigMaps", error));
             return Vec::new();
         }
     };
     let text = data.and_then(|mut data| data.remove("trafficRouterPlugins"));
     let (entries, found) = config_map::read(namespace, text.as_deref(), &args.live.policy());
     findings.extend(found);
+    for entry in &entries {
+        findings.push(plugin_file::check(entry).await);
+    }
     entries
 }
 
-/// Reads all Rollouts, or those of one namespace.
+/// Reads all Rollouts, or those of one namespace. Returns `None` if they cannot be read.
 async fn subjects(
     store: &KubeRouteStore,
     only: Option<&str>,
     findings: &mut Vec<Finding>,
-) -> Vec<Subject> {
+) -> Option<Vec<Subject>> {
     const SUBJECT: &str = "Rollouts";
     let rollouts = match store.rollouts(only).await {
         Ok(rollouts) => rollouts,
         Err(error) => {
             findings.push(Finding::warning(SUBJECT, error_chain(&error)));
-            return Vec::new();
+            return None;
         }
     };
     let mut subjects = Vec::new();
@@ -310,7 +322,7 @@ async fn subjects(
             Err(error) => findings.push(Finding::problem(SUBJECT, error_chain(&error))),
         }
     }
-    subjects
+    Some(subjects)
 }
 
 /// Checks the permissions of the plugin in each of its clusters.
@@ -410,7 +422,7 @@ async fn tables(
         Err(error) if is_absent(&error) => {
             vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
         }
-        Err(error) => vec![unreadable(argo_cd::SUBJECT, "Applications", &error)],
+        Err(error) => vec![unreadable(argo_cd::SUBJECT, "Applications", error)],
     }
 }
 
@@ -418,10 +430,11 @@ fn is_absent(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
-fn unreadable(subject: &'static str, what: &str, error: &Error) -> Finding {
+fn unreadable(subject: &'static str, what: &str, error: Error) -> Finding {
+    let error = ClientError::from(error);
     Finding::warning(
         subject,
-        format!("{what} cannot be read: {}", error_chain(error)),
+        format!("{what} cannot be read: {}", error_chain(&error)),
     )
 }
 

@@ -519,9 +519,10 @@ async fn each_declared_metric_is_counted() {
     }
 }
 
-#[test]
-fn the_reference_lists_every_metric() {
+#[tokio::test]
+async fn the_reference_lists_every_metric() {
     let metrics = Metrics::new(true);
+    everything(&metrics, 1).await;
     let page = include_str!("../../../../docs/observability.md");
     let text = metrics.to_open_metrics().unwrap();
     for line in text.lines() {
@@ -601,4 +602,39 @@ fn a_kind_that_is_not_watched_is_neither_synced_nor_unsynced() {
     check_synced(&[(true, Some(5)), (true, Some(60))], Some("1"));
     // With permissions for single namespaces, the watch of all of them never opens.
     check_synced(&[(false, None), (true, Some(60))], Some("1"));
+}
+
+/// The values of a label that the page lists are those that the help of the metric lists.
+#[tokio::test]
+async fn the_help_lists_the_values_of_the_page() {
+    let page = include_str!("../../../../docs/observability.md");
+    let metrics = Metrics::new(true);
+    // A metric without a series is not written.
+    everything(&metrics, 1).await;
+    let text = metrics.to_open_metrics().unwrap();
+    let mut listed = 0;
+    for row in page
+        .lines()
+        .filter(|line| line.starts_with("| `gloo_router_"))
+    {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let name = cells[0].trim_matches(['|', ' ', '`']);
+        let name = name.strip_suffix("_total").unwrap_or(name);
+        let prefix = format!("# HELP {name} ");
+        let Some(help) = text.lines().find_map(|line| line.strip_prefix(&prefix)) else {
+            continue;
+        };
+        // A metric without labels has no values.
+        let Some(meaning) = cells.get(3) else {
+            continue;
+        };
+        let values = meaning.split('`').skip(1).step_by(2);
+        let is_value = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let labels = cells[2];
+        for value in values.filter(is_value).filter(|it| !labels.contains(it)) {
+            assert!(help.contains(value), "{name} {value}: {help}");
+            listed += 1;
+        }
+    }
+    assert!(listed > 25, "{listed}");
 }

@@ -309,7 +309,9 @@ impl<S: Store> GlooRouter<S> {
             },
         };
         let decision = self.decide(promotion, &observation);
-        debug!(rollout = %key, "{observation:?}: {decision:?}");
+        if let Observation::Incomplete { ready, wanted } = observation {
+            debug!(rollout = %key, ready, wanted, "the stable Service does not lead to all new Pods");
+        }
         match end_of(&decision) {
             None => true,
             Some(end) => {

@@ -57,9 +57,9 @@ pub enum HandshakeError {
     NotStartedByHost(PluginKind),
     /// The controller started the binary as another kind of plugin.
     #[error(
-        "the controller started this {} plugin with the cookie {found:?}; move its entry to {} in the ConfigMap \
+        "the controller started this {} plugin with the cookie \"{}\"; move its entry to {} in the ConfigMap \
          argo-rollouts-config",
-        kind.noun(), kind.config_key()
+        kind.noun(), found.escape_debug(), kind.config_key()
     )]
     OtherKind {
         /// The kind of this plugin.
@@ -85,8 +85,9 @@ pub enum HandshakeError {
     },
     /// The socket directory does not fit in a handshake line or a socket address.
     #[error(
-        "the socket directory {dir:?} cannot be used: it must be Unicode without '|' or control characters and at most \
-         {MAX_SOCKET_DIR} bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR"
+        "the socket directory \"{}\" cannot be used: it must be Unicode without '|' or control characters and at most \
+         {MAX_SOCKET_DIR} bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR",
+        dir.to_string_lossy().escape_debug()
     )]
     SocketDir {
         /// The directory that the environment sets.

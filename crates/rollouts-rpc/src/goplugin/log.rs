@@ -16,6 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
@@ -28,7 +29,7 @@ const MAX_FRAMES: usize = 16;
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// An hclog JSON object; the host keeps level, message, time and all fields.
+    /// An hclog JSON object; the host keeps level, message and time. The message ends with the fields.
     #[default]
     Json,
     /// `[LEVEL] time module: message key=value`, for people; a host keeps only the level.
@@ -53,8 +54,16 @@ pub struct HclogLayer<W> {
 /// Returns `Err` if the process already has a global subscriber.
 pub fn install(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError> {
     let layer = HclogLayer::new(format, std::io::stderr());
+    // kube's client logs that a request failed, without its verb and object unless `debug` shows its span. Its caller has
+    // the error.
+    let of_kube = if level < LevelFilter::DEBUG {
+        LevelFilter::OFF
+    } else {
+        level
+    };
+    let targets = Targets::new().with_default(level);
     tracing_subscriber::registry()
-        .with(level)
+        .with(targets.with_target("kube_client", of_kube))
         .with(layer)
         .try_init()?;
     std::panic::set_hook(Box::new(move |panic| write_panic(panic, format)));
@@ -118,6 +127,7 @@ struct Fields<'a>(&'a mut Record);
 
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // A field with `%` arrives here too: its debug form is its text.
         self.0.set(field.name(), format!("{value:?}").into());
     }
 
@@ -246,7 +256,7 @@ mod tests {
     fn an_event_becomes_a_record_with_its_fields() {
         check(
             || tracing::info!(target: "router", weight = 5, rollout = "ns/demo", "weight set"),
-            r#"{"@level":"info","@message":"weight set","@module":"router","weight":5,"rollout":"ns/demo"}"#,
+            r#"{"@level":"info","@message":"weight set weight=5 rollout=ns/demo","@module":"router"}"#,
         );
     }
 
@@ -261,7 +271,7 @@ mod tests {
                 let _inner = tracing::info_span!("table", table = "ns/t").entered();
                 tracing::warn!(target: "t", "slow");
             },
-            r#"{"@level":"warn","@message":"slow","@module":"t","method":"SetWeight","seq":7,"table":"ns/t"}"#,
+            r#"{"@level":"warn","@message":"slow method=SetWeight seq=7 table=ns/t","@module":"t"}"#,
         );
     }
 
@@ -270,7 +280,7 @@ mod tests {
         let error = std::io::Error::other("disk full");
         check(
             || tracing::error!(target: "t", error = &error as &(dyn std::error::Error + 'static), "no"),
-            r#"{"@level":"error","@message":"no","@module":"t","error":"disk full"}"#,
+            r#"{"@level":"error","@message":"no error=\"disk full\"","@module":"t"}"#,
         );
     }
 

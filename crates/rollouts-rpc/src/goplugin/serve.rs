@@ -99,7 +99,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The group of the socket could not be set to the host's group.
-    #[error("cannot give the socket to group {group:?} (PLUGIN_UNIX_SOCKET_GROUP)")]
+    #[error("cannot give the socket to group \"{group}\" (PLUGIN_UNIX_SOCKET_GROUP)")]
     Group {
         /// The group's name or number.
         group: String,
@@ -232,7 +232,7 @@ impl Announced {
             ended = serve(&listener, self.acceptor) => ended?,
             _ = signals.terminate.recv() => Shutdown::Terminated,
         };
-        info!(reason = ?shutdown, "ending");
+        info!("ending: {shutdown}");
         Ok(shutdown)
     }
 }

@@ -3,6 +3,7 @@
 //! The host is the yamux client and opens every stream. The order of arrival identifies them: control, stdout, stderr, and then
 //! streams of dispensed plugins (go-plugin `rpc_client.go`).
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -45,6 +46,16 @@ pub enum Shutdown {
     HostGone,
     /// This process received SIGTERM.
     Terminated,
+}
+
+impl fmt::Display for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HostQuit => "the host called Quit",
+            Self::HostGone => "the host closed the connection",
+            Self::Terminated => "the process received SIGTERM",
+        })
+    }
 }
 
 /// Why a session failed.

@@ -212,10 +212,10 @@ pub struct Announced {
 #[non_exhaustive]
 pub enum LineError {
     /// The line has fewer than four fields.
-    #[error("unrecognized plugin message {0:?}")]
+    #[error("unrecognized plugin message \"{}\"", .0.escape_debug())]
     Unrecognized(String),
     /// A field has a value that this host, like the controller, does not accept.
-    #[error("the plugin announced {field} {found:?} where the host accepts {expected}")]
+    #[error("the plugin announced {field} \"{}\" where the host accepts {expected}", found.escape_debug())]
     Unacceptable {
         /// Name of the field.
         field: &'static str,

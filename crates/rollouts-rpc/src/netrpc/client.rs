@@ -175,7 +175,10 @@ impl RpcClient {
 
 /// Fails all pending calls, by dropping their senders.
 fn shut_down(pending: &Pending, ended: io::Result<()>) {
-    debug!(?ended, "no further replies");
+    match ended {
+        Ok(()) => debug!("no further replies: the stream ended"),
+        Err(error) => debug!("no further replies: {error}"),
+    }
     let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
     pending.take();
 }

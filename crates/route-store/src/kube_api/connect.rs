@@ -2,7 +2,8 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use http::Uri;
+use http::header::USER_AGENT;
+use http::{HeaderName, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::{
     Client, Config,
@@ -18,6 +19,8 @@ pub struct KubeAccess {
     pub kubeconfig: Option<PathBuf>,
     /// Context in the kubeconfig. Default: its current context.
     pub context: Option<String>,
+    /// The header `User-Agent` of each request, see [`user_agent`].
+    pub user_agent: String,
     /// Timeout of each API request.
     pub request_timeout: Duration,
     /// Rate limit of the API server.
@@ -66,6 +69,28 @@ pub enum ConnectError {
     Client(#[source] Box<kube::Error>),
 }
 
+/// Returns the User-Agent of a program in the form of Kubernetes' own clients: `program/version (os/arch) commit`. The words are
+/// Go's, as in their audit logs. `version` is followed by the commit in parentheses if it is known.
+#[must_use]
+pub fn user_agent(program: &str, version: &str) -> String {
+    let (version, commit) = version.split_once(" (").unwrap_or((version, ""));
+    let commit = commit.trim_end_matches(')');
+    let commit = if commit.is_empty() { "unknown" } else { commit };
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let os = std::env::consts::OS;
+    format!("{program}/{version} ({os}/{arch}) {commit}")
+}
+
+/// Returns the header with this User-Agent, unless it is empty or cannot be a header.
+pub fn user_agent_header(user_agent: &str) -> Option<(HeaderName, HeaderValue)> {
+    let value = HeaderValue::from_str(user_agent).ok()?;
+    (!user_agent.is_empty()).then_some((USER_AGENT, value))
+}
+
 pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {
     let mut config = config(access).await?;
     let no_proxy = ["NO_PROXY", "no_proxy"].map(|name| std::env::var(name).ok());
@@ -73,6 +98,7 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError>
     if is_exempt(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
     }
+    config.headers.extend(user_agent_header(&access.user_agent));
     // `send` retries with its own rule, which depends on the time left.
     config.default_retry = false;
     if config.proxy_url.is_some() && !cfg!(feature = "proxy") {

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::KubeRouteStore;
 use super::breaker::Verdict;
+use super::client_error::{Answered, CertificateFault, ClientError, one_line};
 use super::gate::Rejection;
 use crate::error::label;
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
@@ -68,7 +69,7 @@ impl Call {
     /// Maps an error of the client to a [`StoreError`].
     pub(super) fn failed(&self, error: kube::Error) -> StoreError {
         let kube::Error::Api(status) = &error else {
-            return self.unreachable(error);
+            return self.unreachable(ClientError::from(error));
         };
         let (what, reason) = (self.what.clone(), status.message.clone());
         match status.code {
@@ -193,7 +194,10 @@ impl KubeRouteStore {
         drop(sent);
         let body = body.to_bytes();
         if head.status.is_client_error() || head.status.is_server_error() {
-            let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            let status = serde_json::from_slice(&body).ok();
+            // A proxy may answer with other JSON.
+            let status = status.filter(|status: &Status| status.code != 0);
+            let status = status.unwrap_or_else(|| {
                 let text = String::from_utf8_lossy(&body);
                 Status::failure(&text, "").with_code(head.status.as_u16())
             });
@@ -364,6 +368,9 @@ impl Refused {
     fn reason(&self) -> String {
         match self {
             Self::Client(error) => {
+                if let Some(fault) = CertificateFault::of(error) {
+                    return fault.to_string();
+                }
                 let mut cause: &dyn std::error::Error = error;
                 while let Some(source) = cause.source() {
                     cause = source;
@@ -431,23 +438,6 @@ fn retry_pause(
     (tries < TRIES && pause < left).then_some(pause)
 }
 
-/// An unexpected error status of the API server: a source of [`StoreError::Unreachable`].
-#[derive(Debug, thiserror::Error)]
-#[error("the API server answered {code}{}", detail(.message))]
-pub(super) struct Answered {
-    pub(super) code: u16,
-    pub(super) message: String,
-}
-
-impl From<&Status> for Answered {
-    fn from(status: &Status) -> Self {
-        Self {
-            code: status.code,
-            message: status.message.clone(),
-        }
-    }
-}
-
 impl Answered {
     /// Returns the unexpected answer that is the source of `error`.
     pub(super) fn of(error: &StoreError) -> Option<&Self> {
@@ -473,20 +463,6 @@ pub(super) fn is_refusal(error: &StoreError) -> bool {
         | StoreError::Forbidden { .. }
         | StoreError::Unreadable { .. } => true,
     }
-}
-
-/// Returns the message with a separator, in one line; empty if there is no message.
-fn detail(message: &str) -> String {
-    let line = one_line(message);
-    if line.is_empty() {
-        line
-    } else {
-        format!(": {line}")
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a

@@ -342,6 +342,7 @@ async fn a_missing_kubeconfig_is_named() {
     let store = KubeRouteStore::new(KubeAccess {
         kubeconfig: Some("/nowhere/config".into()),
         context: None,
+        user_agent: String::new(),
         request_timeout: Duration::from_secs(5),
         limits: RequestLimits::default(),
     });

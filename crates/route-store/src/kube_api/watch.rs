@@ -20,7 +20,8 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 
 use super::KubeRouteStore;
-use super::send::{Answered, Call, resource};
+use super::client_error::Answered;
+use super::send::{Call, resource};
 use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
 
 /// Decodes the objects of a kind to the form in which an [`Informer`](super::Informer) keeps them.

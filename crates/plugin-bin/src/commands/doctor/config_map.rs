@@ -1,10 +1,6 @@
 //! Checks the plugin's entries in the controller's ConfigMap, and that Rollouts use a name that is registered.
 
-use std::fs;
-use std::path::Path;
-
 use clap::Parser as _;
-use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +10,6 @@ use super::Finding;
 use crate::Policy;
 
 pub(super) const SUBJECT: &str = "ConfigMap";
-const FILE: &str = "plugin file";
 const NAMES: &str = "plugin names";
 
 /// The prefix of the binary's name, in releases and builds.
@@ -25,10 +20,10 @@ const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform";
 #[serde(default, rename_all = "camelCase")]
 #[derive(Default)]
 pub(super) struct Entry {
-    name: String,
-    location: String,
-    sha256: String,
-    args: Vec<String>,
+    pub(super) name: String,
+    pub(super) location: String,
+    pub(super) sha256: String,
+    pub(super) args: Vec<String>,
 }
 
 impl Entry {
@@ -84,7 +79,6 @@ pub(super) fn read(
             format!("{place}: {} at {}", entry.name, entry.location),
         ));
         findings.extend(arguments(entry));
-        findings.push(file(entry));
     }
     (ours, findings)
 }
@@ -111,64 +105,6 @@ fn arguments(entry: &Entry) -> Option<Finding> {
         }
         Ok(_) => None,
     }
-}
-
-/// Checks location and checksum of the plugin's file. The controller checks only downloads, and only against a checksum of 64
-/// lower-case digits (upstream `utils/plugin/downloader.go`).
-fn file(entry: &Entry) -> Finding {
-    let Entry {
-        name,
-        location,
-        sha256,
-        ..
-    } = entry;
-    let is_digest =
-        sha256.len() == 64 && sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
-    if !sha256.is_empty() && !is_digest {
-        let message = format!("{name}: sha256 must be 64 lower-case hexadecimal digits");
-        return Finding::problem(FILE, message);
-    }
-    let Some(path) = location.strip_prefix("file://") else {
-        return if !location.starts_with("https://") && !location.starts_with("http://") {
-            Finding::problem(
-                FILE,
-                format!("{name}: location must start with file://, https:// or http://"),
-            )
-        } else if is_digest {
-            Finding::ok(
-                FILE,
-                format!("{name}: downloaded, and compared with its sha256"),
-            )
-        } else {
-            Finding::warning(
-                FILE,
-                format!("{name}: downloaded unchecked: add its sha256 to the entry"),
-            )
-        };
-    };
-    let Ok(bytes) = fs::read(Path::new(path)) else {
-        let message = format!(
-            "{name}: {path} is not on this machine: run doctor in the controller's container to check it"
-        );
-        return Finding::warning(FILE, message);
-    };
-    let actual = hex(&bytes);
-    if is_digest && actual != *sha256 {
-        let message = format!(
-            "{name}: {path} has sha256 {actual}, the entry says {sha256}: correct one of them"
-        );
-        return Finding::problem(FILE, message);
-    }
-    Finding::ok(FILE, format!("{name}: {path}, sha256 {actual}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digest = digest(&SHA256, bytes);
-    digest
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 /// Checks that Rollouts use a name which the ConfigMap registers. Otherwise the controller reports "not configured".
@@ -205,8 +141,6 @@ mod tests {
     use super::super::Verdict;
     use super::*;
 
-    const DIGEST: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
     #[track_caller]
     fn check(text: &str, expect: &[(Verdict, &str)]) {
         let policy = Policy {
@@ -225,26 +159,20 @@ mod tests {
 
     #[test]
     fn an_entry_is_found_by_its_name_or_its_file() {
-        let unchecked = (Verdict::Warning, "downloaded unchecked: add its sha256");
         check(
             "[{name: solo-io/glooplatform, location: https://x/y}]",
-            &[REGISTERED, unchecked],
-        );
-        check(
-            &format!("[{{name: solo-io/glooplatform, location: https://x/y, sha256: {DIGEST}}}]"),
-            &[REGISTERED, (Verdict::Ok, "compared with its sha256")],
+            &[REGISTERED],
         );
         check(
             "[{name: acme/gloo, location: https://x/rollouts-plugin-trafficrouter-glooplatform-linux-amd64}]",
             &[
                 REGISTERED,
                 (Verdict::Problem, "add --plugin-name=acme/gloo to its args"),
-                unchecked,
             ],
         );
         check(
             "[{name: acme/gloo, location: https://x/rollouts-plugin-trafficrouter-glooplatform-linux-amd64, args: [--plugin-name=acme/gloo]}]",
-            &[REGISTERED, unchecked],
+            &[REGISTERED],
         );
         let absent = [(
             Verdict::Problem,
@@ -260,13 +188,11 @@ mod tests {
     #[test]
     fn what_keeps_the_plugin_from_starting_is_reported() {
         check("{", &[(Verdict::Problem, "does not parse")]);
-        let elsewhere = (Verdict::Warning, "is not on this machine");
         check(
             "[{name: solo-io/glooplatform, location: file:///nowhere, args: [--log-levle=debug]}]",
             &[
                 REGISTERED,
                 (Verdict::Problem, "unexpected argument '--log-levle'"),
-                elsewhere,
             ],
         );
         check(
@@ -274,38 +200,7 @@ mod tests {
             &[
                 REGISTERED,
                 (Verdict::Problem, "contain a command for people"),
-                elsewhere,
             ],
-        );
-        check(
-            "[{name: solo-io/glooplatform, location: /plugins/x}]",
-            &[REGISTERED, (Verdict::Problem, "must start with file://")],
-        );
-        check(
-            &format!(
-                "[{{name: solo-io/glooplatform, location: https://x/y, sha256: {}}}]",
-                DIGEST.to_uppercase()
-            ),
-            &[REGISTERED, (Verdict::Problem, "64 lower-case")],
-        );
-    }
-
-    #[test]
-    fn an_accessible_file_is_compared() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "hello").unwrap();
-        let entry = |digest: &str| {
-            let path = file.path().display();
-            format!(
-                "[{{name: solo-io/glooplatform, location: 'file://{path}', sha256: '{digest}'}}]"
-            )
-        };
-        check(&entry(DIGEST), &[REGISTERED, (Verdict::Ok, DIGEST)]);
-        check(&entry(""), &[REGISTERED, (Verdict::Ok, DIGEST)]);
-        let other = DIGEST.replace('2', "3");
-        check(
-            &entry(&other),
-            &[REGISTERED, (Verdict::Problem, "correct one of them")],
         );
     }
 }

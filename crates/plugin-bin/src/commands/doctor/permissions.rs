@@ -8,6 +8,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::{Api, PostParams};
 use kube::{Client, Error};
 use rollouts_rpc::error_chain;
+use route_store::ClientError;
 
 use super::Finding;
 
@@ -232,6 +233,7 @@ pub(super) async fn examine(cluster: Cluster<'_>, checks: Vec<Check>) -> Vec<Fin
         match asker.missing(check).await {
             Ok(found) => missing.extend(found),
             Err(error) => {
+                let error = ClientError::from(error);
                 let message = format!("cannot be checked: {}", error_chain(&error));
                 return vec![Finding::warning(subject, message)];
             }
@@ -251,12 +253,13 @@ fn judge(
 ) -> Vec<Finding> {
     let who = user.unwrap_or("you");
     if missing.is_empty() {
-        let other = if is_account && user.is_none() {
-            "; the permissions of the controller cannot be checked, because you may not create SubjectAccessReviews"
-        } else {
-            ""
-        };
-        let message = format!("{who} may do all that the plugin does{place}{other}");
+        let message = format!("{who} may do all that the plugin does{place}");
+        if is_account && user.is_none() {
+            let message = format!(
+                "{message}; the permissions of the controller cannot be checked, because you may not create SubjectAccessReviews"
+            );
+            return vec![Finding::warning(subject, message)];
+        }
         return vec![Finding::ok(subject, message)];
     }
     let findings = missing.iter().map(|Missing { need, verbs }| {

@@ -83,30 +83,43 @@ impl Record {
     }
 
     fn json(&self, time: String) -> String {
-        let mut object = Map::from_iter([
+        let object = Map::from_iter([
             (
                 "@level".to_owned(),
                 Value::from(self.level.as_str().to_ascii_lowercase()),
             ),
-            ("@message".to_owned(), Value::from(self.message.as_str())),
+            ("@message".to_owned(), Value::from(self.with_fields())),
             ("@module".to_owned(), Value::from(self.module.as_str())),
             ("@timestamp".to_owned(), Value::from(time)),
         ]);
-        object.extend(self.fields.clone());
         let mut line = Value::Object(object).to_string();
         line.push('\n');
         line
     }
 
-    fn text(&self, time: &str) -> String {
-        let mut line = format!("[{}] {time} {}: {}", self.level, self.module, self.message);
+    /// Returns the message and the fields, in the order in which they were set.
+    ///
+    /// The fields are part of the message, because the host prints the other keys of a record in a random order (go-plugin
+    /// `log_entry.go` ranges over a map).
+    fn with_fields(&self) -> String {
+        let mut text = self.message.clone();
         for (name, value) in &self.fields {
             let value = match value {
                 Value::String(text) if is_plain(text) => text.clone(),
                 other => other.to_string(),
             };
-            line.push_str(&format!(" {name}={value}"));
+            text.push_str(&format!(" {name}={value}"));
         }
+        text
+    }
+
+    fn text(&self, time: &str) -> String {
+        let line = format!(
+            "[{}] {time} {}: {}",
+            self.level,
+            self.module,
+            self.with_fields()
+        );
         // A line break in a message would start another record.
         let mut line = line.replace(char::is_control, " ");
         line.push('\n');
@@ -154,7 +167,7 @@ mod tests {
                 &[("rollout", "ns/demo".into()), ("weight", 5.into())],
             ),
             LogFormat::Json,
-            r#"{"@level":"info","@message":"weight set","@module":"router","@timestamp":"2024-05-06T07:08:09.123456Z","rollout":"ns/demo","weight":5}"#,
+            r#"{"@level":"info","@message":"weight set rollout=ns/demo weight=5","@module":"router","@timestamp":"2024-05-06T07:08:09.123456Z"}"#,
         );
     }
 
@@ -182,7 +195,7 @@ mod tests {
                 ],
             ),
             LogFormat::Json,
-            r#"{"@level":"info","@message":"m","@module":"router","@timestamp":"2024-05-06T07:08:09.123456Z","level":true,"message":null}"#,
+            r#"{"@level":"info","@message":"m level=true message=null","@module":"router","@timestamp":"2024-05-06T07:08:09.123456Z"}"#,
         );
     }
 

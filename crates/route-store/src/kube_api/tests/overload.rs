@@ -62,6 +62,7 @@ impl Fake {
         let access = KubeAccess {
             kubeconfig: None,
             context: None,
+            user_agent: String::new(),
             request_timeout: timeout,
             limits,
         };

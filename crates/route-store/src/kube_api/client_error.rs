@@ -1,0 +1,153 @@
+//! The errors of kube's client as people read them: kube prints the answer of the API server in Rust's debug form.
+
+use std::error::Error;
+use std::io;
+
+use kube::core::Status;
+use rustls::CertificateError;
+
+/// An error of kube's client, in words. Each `kube::Error` that reaches a person is converted to it.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The API server answered with an error.
+    #[error(transparent)]
+    Answered(#[from] Answered),
+    /// The certificate of the API server is refused.
+    #[error(transparent)]
+    Certificate(#[from] CertificateFault),
+    /// There is no answer, or it cannot be read.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl From<kube::Error> for ClientError {
+    fn from(error: kube::Error) -> Self {
+        if let Some(fault) = CertificateFault::of(&error) {
+            return fault.into();
+        }
+        match error {
+            kube::Error::Api(status) => Answered::from(status.as_ref()).into(),
+            // The text of the others is that of their source, after the name of the variant.
+            kube::Error::Service(source) => Self::Other(source),
+            kube::Error::HyperError(source) => Self::Other(source.into()),
+            other => Self::Other(other.into()),
+        }
+    }
+}
+
+/// An error status of the API server.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered {code}{}", detail(.message))]
+pub struct Answered {
+    pub(super) code: u16,
+    message: String,
+}
+
+impl From<&Status> for Answered {
+    fn from(status: &Status) -> Self {
+        Self {
+            code: status.code,
+            message: status.message.clone(),
+        }
+    }
+}
+
+/// Returns the message with a separator, in one line; empty if there is no message.
+fn detail(message: &str) -> String {
+    let line = one_line(message);
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
+    }
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Why the certificate of the API server is refused. rustls prints some of the reasons in Rust's debug form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateFault {
+    /// It is the certificate of an authority, which kubectl accepts from a server and rustls does not: whoever has the key of
+    /// an authority can also issue certificates for other servers.
+    #[error(
+        "the certificate of the API server is that of a certificate authority (CA:TRUE): give the API server a certificate with CA:FALSE, signed by it"
+    )]
+    Authority,
+    /// Its issuer is not known, or has the name of a known one and another key, as after a cluster was created again.
+    #[error(
+        "the certificate of the API server is signed by an unknown authority: correct certificate-authority in the kubeconfig"
+    )]
+    UnknownIssuer,
+}
+
+impl CertificateFault {
+    /// Returns the fault that `error` or one of its sources is.
+    pub(super) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
+                return Self::new(fault);
+            }
+            next = match error.downcast_ref::<io::Error>() {
+                // Its `source` is that of the error that it was made of, which may be another I/O error.
+                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+                None => error.source(),
+            };
+        }
+        None
+    }
+
+    fn new(fault: &CertificateError) -> Option<Self> {
+        match fault {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                Some(Self::UnknownIssuer)
+            }
+            CertificateError::Other(other) => {
+                let reason = other.0.downcast_ref()?;
+                matches!(reason, webpki::Error::CaUsedAsEndEntity).then_some(Self::Authority)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(error: kube::Error, expect: &str) {
+        assert_eq!(ClientError::from(error).to_string(), expect);
+    }
+
+    #[test]
+    fn no_error_is_in_debug_form() {
+        let status = Status::failure("no such\nroute", "NotFound").with_code(404);
+        check(
+            kube::Error::Api(Box::new(status)),
+            "the API server answered 404: no such route",
+        );
+        check(
+            kube::Error::Service("connection refused".into()),
+            "connection refused",
+        );
+        let authority = CertificateError::Other(rustls::OtherError(std::sync::Arc::new(
+            webpki::Error::CaUsedAsEndEntity,
+        )));
+        for (fault, expect) in [
+            (authority, CertificateFault::Authority),
+            (
+                CertificateError::UnknownIssuer,
+                CertificateFault::UnknownIssuer,
+            ),
+        ] {
+            let broken = io::Error::other(rustls::Error::InvalidCertificate(fault));
+            let broken = io::Error::other(broken);
+            check(kube::Error::Service(broken.into()), &expect.to_string());
+        }
+    }
+}
