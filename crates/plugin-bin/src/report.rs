@@ -134,9 +134,9 @@ pub(crate) enum Report {
     /// The tables of a Rollout have been behind its last weight for a minute.
     Behind { rollout: About, behind: Behind },
     /// They are no longer.
-    CaughtUp { rollout: ObjectKey, how: HowBehind },
-    /// Number of Rollouts whose tables have been behind for a minute, by the way in which they are.
-    RolloutsBehind(HowBehind, usize),
+    CaughtUp { rollout: ObjectKey, lack: Lack },
+    /// Number of Rollouts whose tables have been behind for a minute, by what they lack.
+    RolloutsBehind(Lack, usize),
     /// Number of held promotions.
     Holds(usize),
     /// Whether the controller of this process is the leader; `None` if unknown.
@@ -149,27 +149,27 @@ pub(crate) fn unmatched(entries: &[String]) -> String {
     format!("no route of the selected tables matches {entries}: correct the entry, or remove it")
 }
 
-/// In which way a table is behind the last weight of a Rollout.
+/// What a table lacks that is behind the last weight of a Rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum HowBehind {
+pub(crate) enum Lack {
     /// The table does not have the weight.
-    NotInForce,
+    Weight,
     /// Gloo has not accepted the table with the weight.
-    NotAccepted,
+    Acceptance,
     /// Changes of the table are not seen, so that drift waits for the next call.
-    NotSeen,
+    Watch,
 }
 
-impl HowBehind {
-    /// All ways.
-    pub(crate) const ALL: [Self; 3] = [Self::NotInForce, Self::NotAccepted, Self::NotSeen];
+impl Lack {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Weight, Self::Acceptance, Self::Watch];
 
     /// Returns the value of the metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::NotInForce => "not_in_force",
-            Self::NotAccepted => "not_accepted",
-            Self::NotSeen => "not_seen",
+            Self::Weight => "not_in_force",
+            Self::Acceptance => "not_accepted",
+            Self::Watch => "not_seen",
         }
     }
 }
@@ -177,7 +177,7 @@ impl HowBehind {
 /// A table that is behind the last weight of a Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
-    pub(crate) how: HowBehind,
+    pub(crate) lack: Lack,
     /// The table and what is missing, in one line.
     pub(crate) reason: String,
 }
@@ -189,16 +189,16 @@ impl Behind {
             Ok(Observation::Verified | Observation::NotApplicable { .. }) => None,
             Ok(Observation::NotApplied { reason }) => Some(Self::not_in_force(reason)),
             Ok(Observation::NotAccepted { reason } | Observation::Refused { reason }) => {
-                let how = HowBehind::NotAccepted;
-                Some(Self { how, reason })
+                let lack = Lack::Acceptance;
+                Some(Self { lack, reason })
             }
             Err(error) => Some(Self::not_in_force(error_chain(&error))),
         }
     }
 
     pub(crate) fn not_in_force(reason: String) -> Self {
-        let how = HowBehind::NotInForce;
-        Self { how, reason }
+        let lack = Lack::Weight;
+        Self { lack, reason }
     }
 }
 
@@ -399,20 +399,20 @@ impl fmt::Display for Report {
             }),
             Self::Unmatched { entries, .. } => f.write_str(&unmatched(entries)),
             Self::Behind { behind, .. } => {
-                f.write_str(match behind.how {
-                    HowBehind::NotInForce => "the last weight is not in force",
-                    HowBehind::NotAccepted => "Gloo has not accepted the last weight",
-                    HowBehind::NotSeen => "drift is repaired only by the next call",
+                f.write_str(match behind.lack {
+                    Lack::Weight => "the last weight is not in force",
+                    Lack::Acceptance => "Gloo has not accepted the last weight",
+                    Lack::Watch => "drift is repaired only by the next call",
                 })?;
                 write!(f, ": {}", behind.reason)
             }
-            Self::CaughtUp { how, .. } => f.write_str(match how {
-                HowBehind::NotInForce => "the last weight is in force",
-                HowBehind::NotAccepted => "Gloo has accepted the last weight",
-                HowBehind::NotSeen => "drift is repaired between the calls",
+            Self::CaughtUp { lack, .. } => f.write_str(match lack {
+                Lack::Weight => "the last weight is in force",
+                Lack::Acceptance => "Gloo has accepted the last weight",
+                Lack::Watch => "drift is repaired between the calls",
             }),
-            Self::RolloutsBehind(how, count) => {
-                write!(f, "{count} Rollouts are behind: {}", how.as_str())
+            Self::RolloutsBehind(lack, count) => {
+                write!(f, "{count} Rollouts are behind: {}", lack.as_str())
             }
             Self::Holds(count) => write!(f, "{count} promotions are held"),
             Self::Leads(leads) => f.write_str(match leads {

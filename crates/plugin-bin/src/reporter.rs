@@ -103,7 +103,7 @@ impl Observer for Reporter {
                 events.on_rollout(of_rollout(rollout), Reason::TrafficBehind, report);
             }
             Report::CaughtUp { rollout, .. } => info!(%rollout, "{report}"),
-            Report::RolloutsBehind(how, count) => metrics.behind(how.as_str(), *count),
+            Report::RolloutsBehind(lack, count) => metrics.behind(lack.as_str(), *count),
             Report::Holds(count) => metrics.holds(*count),
             Report::Leads(leads) => metrics.leads(*leads),
         }

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::Watched;
 use crate::collect::{Marked, Part};
-use crate::report::{About, Behind, HowBehind, Observer, Report};
+use crate::report::{About, Behind, Lack, Observer, Report};
 use crate::router::GlooRouter;
 use crate::standing::Standing;
 
@@ -51,22 +51,22 @@ impl<S: Store, W: Watched> Monitor<S, W> {
     pub(crate) async fn run(self) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut since: BTreeMap<(ObjectKey, HowBehind), Since> = BTreeMap::new();
+        let mut since: BTreeMap<(ObjectKey, Lack), Since> = BTreeMap::new();
         let mut compared = HashMap::new();
         loop {
             ticks.tick().await;
             let behind = self.all_behind(&mut compared).await;
-            since.retain(|rollout_and_how, since| {
-                let is_left = behind.contains_key(rollout_and_how);
+            since.retain(|rollout_and_lack, since| {
+                let is_left = behind.contains_key(rollout_and_lack);
                 if !is_left && since.is_reported {
-                    let (rollout, how) = rollout_and_how.clone();
-                    self.observer.observe(&Report::CaughtUp { rollout, how });
+                    let (rollout, lack) = rollout_and_lack.clone();
+                    self.observer.observe(&Report::CaughtUp { rollout, lack });
                 }
                 is_left
             });
             let now = Instant::now();
-            for ((rollout, how), reason) in behind {
-                let key = (rollout.clone(), how);
+            for ((rollout, lack), reason) in behind {
+                let key = (rollout.clone(), lack);
                 let since = since.entry(key).or_insert(Since {
                     at: now,
                     is_reported: false,
@@ -76,14 +76,14 @@ impl<S: Store, W: Watched> Monitor<S, W> {
                     let standing = self.router.background().standing().of(&rollout).cloned();
                     let uid = standing.map(|it| it.uid().to_owned()).unwrap_or_default();
                     let rollout = About { key: rollout, uid };
-                    let behind = Behind { how, reason };
+                    let behind = Behind { lack, reason };
                     self.observer.observe(&Report::Behind { rollout, behind });
                 }
             }
-            for how in HowBehind::ALL {
-                let of_this = since.iter().filter(|((_, it), _)| *it == how);
+            for lack in Lack::ALL {
+                let of_this = since.iter().filter(|((_, it), _)| *it == lack);
                 let count = of_this.filter(|(_, since)| since.is_reported).count();
-                self.observer.observe(&Report::RolloutsBehind(how, count));
+                self.observer.observe(&Report::RolloutsBehind(lack, count));
             }
         }
     }
@@ -92,17 +92,17 @@ impl<S: Store, W: Watched> Monitor<S, W> {
     async fn all_behind(
         &self,
         compared: &mut HashMap<Part, Compared>,
-    ) -> BTreeMap<(ObjectKey, HowBehind), String> {
+    ) -> BTreeMap<(ObjectKey, Lack), String> {
         let parts = self.parts();
         compared.retain(|part, _| parts.contains(part));
         let mut all = BTreeMap::new();
         for part in parts {
             if let Some(reason) = self.watched.unseen(&part.table) {
-                let key = (part.rollout.clone(), HowBehind::NotSeen);
+                let key = (part.rollout.clone(), Lack::Watch);
                 all.entry(key).or_insert(reason);
             }
-            if let Some(Behind { how, reason }) = self.behind(&part, compared).await {
-                all.entry((part.rollout, how)).or_insert(reason);
+            if let Some(Behind { lack, reason }) = self.behind(&part, compared).await {
+                all.entry((part.rollout, lack)).or_insert(reason);
             }
         }
         all

@@ -1,6 +1,7 @@
 //! Tests of the background work over the memory store. The watch is a channel, and time is paused.
 
 mod guard;
+mod mirrors;
 mod monitor;
 
 use std::sync::Mutex;
@@ -687,7 +688,7 @@ async fn a_table_that_is_no_longer_selected_loses_only_its_own_mirror_policies()
     let plugins = "/spec/strategy/canary/trafficRouting/plugins";
     let selecting = |names: &[&str]| {
         let block = json!({"routeTableSelector": {"names": names, "namespace": "mesh"}});
-        with(mirroring(), plugins, json!({PLUGIN: block}))
+        with(mirrors::mirroring(), plugins, json!({PLUGIN: block}))
     };
     let fixture = Fixture::with(owners(), selecting(&["web", "other"])).await;
     let store = &fixture.world.store;
@@ -739,52 +740,6 @@ async fn a_table_with_an_unreadable_annotation_is_not_changed() {
     let message = said.next().unwrap().to_string();
     assert!(message.contains("RouteTable mesh/web"), "{message}");
     assert_eq!(said.next(), None);
-}
-
-/// Returns a Rollout during an update with a mirror step.
-fn mirroring() -> Value {
-    let mut rollout = rollout();
-    let mirror =
-        json!({"name": "copies", "percentage": 35, "match": [{"method": {"exact": "GET"}}]});
-    let canary = &mut rollout["spec"]["strategy"]["canary"];
-    canary["steps"] = json!([{"setWeight": 25}, {"setMirrorRoute": mirror}, {"pause": {}}]);
-    canary["trafficRouting"]["managedRoutes"] = json!([{"name": "copies"}]);
-    with(rollout, "/status/currentStepIndex", json!(2))
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_mirror_policy_is_created_again() {
-    let fixture = Fixture::with(owners(), mirroring()).await;
-    let rollout: Rollout = serde_json::from_value(mirroring()).unwrap();
-    let step = rollout.steps()[1].set_mirror_route.clone().unwrap();
-    let set = fixture.router.set_mirror_route(&rollout, &step);
-    set.await.unwrap();
-    fixture.set_weight(&mirroring(), 25).await;
-    sleep(Duration::from_secs(1)).await;
-    let store = &fixture.world.store;
-    let policies = store.policies().await.unwrap();
-    let [policy] = &policies[..] else {
-        panic!("{policies:?}")
-    };
-
-    store.delete_policy(policy).await.unwrap();
-    let before = store.writes();
-    let (key, kind) = (policy.key().clone(), ChangeKind::Deleted);
-    fixture.world.policies.send(Change { key, kind }).unwrap();
-    sleep(milliseconds(99)).await;
-    assert_eq!(fixture.writes_since(before), 0);
-    sleep(Duration::from_secs(60)).await;
-    assert_eq!(fixture.writes_since(before), 1);
-    assert_eq!(store.policies().await.unwrap().len(), 1);
-    assert_eq!(fixture.outcomes(), [RepairOutcome::Written]);
-
-    // Its own writes, and changes without drift, cause no write.
-    for kind in [ChangeKind::Written, ChangeKind::Applied] {
-        let key = policy.key().clone();
-        fixture.world.policies.send(Change { key, kind }).unwrap();
-    }
-    sleep(Duration::from_secs(60)).await;
-    assert_eq!(fixture.writes_since(before), 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use route_store::{ScopeStatus, with_context};
 use serde_json::json;
 
 use super::*;
-use crate::report::HowBehind;
+use crate::report::Lack;
 use crate::reporter::Reason;
 
 /// A router with set answers, which may write during a call.
@@ -446,8 +446,8 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     for reason in ["deleted", "never_seen", "plugin_removed", "deselected"] {
         metrics.background.restore(reason);
     }
-    for how in HowBehind::ALL {
-        metrics.background.behind(how.as_str(), 1);
+    for lack in Lack::ALL {
+        metrics.background.behind(lack.as_str(), 1);
     }
     for outcome in ["complete", "timeout", "broken", "ended"] {
         metrics.background.released(outcome, Duration::from_secs(7));

@@ -1,7 +1,7 @@
 //! Reports of weights that are not in force, not accepted or not seen.
 
 use super::*;
-use crate::report::HowBehind;
+use crate::report::Lack;
 
 impl Fixture {
     /// Returns what was reported about weights since the last check, as one word each.
@@ -9,10 +9,10 @@ impl Fixture {
         let mut reports = self.world.reports.lock().unwrap();
         let reports = std::mem::take(&mut *reports);
         let words = reports.iter().filter_map(|report| match report {
-            Report::Behind { behind, .. } => Some(behind.how.as_str().to_owned()),
-            Report::CaughtUp { how, .. } => Some(format!("no longer {}", how.as_str())),
-            Report::RolloutsBehind(how, count) if *count > 0 => {
-                Some(format!("{count} {}", how.as_str()))
+            Report::Behind { behind, .. } => Some(behind.lack.as_str().to_owned()),
+            Report::CaughtUp { lack, .. } => Some(format!("no longer {}", lack.as_str())),
+            Report::RolloutsBehind(lack, count) if *count > 0 => {
+                Some(format!("{count} {}", lack.as_str()))
             }
             _ => None,
         });
@@ -99,5 +99,5 @@ async fn a_table_that_is_not_watched_is_reported() {
     fixture.check_reports(3, &["not_seen", "1 not_seen"]).await;
     unseen(None);
     fixture.check_reports(3, &["no longer not_seen"]).await;
-    assert_eq!(HowBehind::ALL.len(), 3);
+    assert_eq!(Lack::ALL.len(), 3);
 }
