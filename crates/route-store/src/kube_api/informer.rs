@@ -30,8 +30,9 @@ pub(crate) use self::known::compare;
 
 /// Longest pause after an error status of the API server, in seconds.
 const LONGEST_PAUSE: u64 = 15;
-/// Longest pause while all namespaces are forbidden. Single ones are watched meanwhile, and the audit log shows each try.
-const FORBIDDEN_PAUSE: u64 = 120;
+/// Longest pause of the list of all namespaces while single ones are watched instead, in seconds. It would fail again, and the
+/// audit log shows each try.
+const REPLACED_PAUSE: u64 = 120;
 /// Longest pause after a request without an answer. It is short, because a refused connection costs the API server nothing,
 /// and no drift is repaired while the watch is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
@@ -373,7 +374,7 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
         shared.labels.clone(),
     );
     let mut failures = 0;
-    // Number of consecutive failures that were answers of the API server.
+    // Number of consecutive failures that were answers of the API server, or with other watches in place of this one.
     let mut refusals = 0;
     loop {
         match watch.next().await {
@@ -391,12 +392,12 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
             }
             Err(error) => {
                 let problem = error.chain();
-                let pause = if is_refusal(&error) {
+                let is_replaced = lock(&shared.known).is_replaced(&scope);
+                let pause = if is_refusal(&error) || is_replaced {
                     refusals += 1;
-                    let is_narrow = scope.namespace().is_some();
-                    let longest = match error {
-                        StoreError::Forbidden { .. } if !is_narrow => FORBIDDEN_PAUSE,
-                        _ => LONGEST_PAUSE,
+                    let longest = match is_replaced {
+                        true => REPLACED_PAUSE,
+                        false => LONGEST_PAUSE,
                     };
                     jittered(refusal_pause(refusals, longest))
                 } else {

@@ -361,6 +361,13 @@ impl<T: Kept> Known<T> {
         }
     }
 
+    /// Whether single namespaces are watched in place of this scope.
+    pub(super) fn is_replaced(&self, scope: &Scope) -> bool {
+        let mut scopes = self.scopes.iter();
+        let is_open = |(it, watched): (&Scope, &Watched)| it != scope && watched.is_open();
+        scope.namespace().is_none() && scopes.any(is_open)
+    }
+
     /// The watches that the cache counts on. That of all namespaces, if nothing else can be watched or it is not older than
     /// `age`. A namespace that is forbidden belongs to others, for whom this process is not there.
     fn in_use(&self, age: Duration, now: Instant) -> impl Iterator<Item = (&Scope, &Watched)> {
