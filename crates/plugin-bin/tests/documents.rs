@@ -147,7 +147,16 @@ fn the_chart_has_the_same_permissions() {
     // The chart may give the account another name.
     binding["subjects"][0]["name"] = r#"{{ include "argo-rollouts.serviceAccountName" . }}"#.into();
     binding["subjects"][0]["namespace"] = r#"{{ include "argo-rollouts.namespace" . }}"#.into();
-    let role = deployed!("kustomize/rights/cluster-role.yaml");
+    let mut role = deployed!("kustomize/rights/cluster-role.yaml");
+    // Without `clusterInstall`, the permissions are those of a namespace.
+    let kind = |everywhere: &Value| {
+        let everywhere = everywhere.as_str().unwrap();
+        let in_namespace = everywhere.strip_prefix("Cluster").unwrap();
+        format!(r#"{{{{ ternary "{everywhere}" "{in_namespace}" .Values.clusterInstall }}}}"#)
+    };
+    role["kind"] = kind(&role["kind"]).into();
+    binding["kind"] = kind(&binding["kind"]).into();
+    binding["roleRef"]["kind"] = kind(&binding["roleRef"]["kind"]).into();
     let values = deployed!("helm/rights.yaml");
     assert_eq!(values["extraObjects"], json!([role, binding]));
 }

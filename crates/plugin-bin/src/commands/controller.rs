@@ -50,7 +50,7 @@ impl FromStr for ControllerRelease {
 
     /// Parses `1.10.2`, `v1.10.2`, `1.10`, and the tags of vendors: `v1.10.2-3`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("{text} is no release of Argo Rollouts, such as 1.10.2");
+        let error = || "not a release of Argo Rollouts, such as 1.10.2".to_owned();
         let release = text.strip_prefix('v').unwrap_or(text);
         let release = release.split(['-', '+']).next().unwrap_or(release);
         let mut parts = release.split('.').map(str::parse);
