@@ -45,6 +45,20 @@ pub fn render(
     components: &[&str],
     fill_in: &[(&str, &str)],
 ) -> Result<Vec<DynamicObject>> {
+    render_in(CONTROLLER_NAMESPACE, release, base, components, fill_in)
+}
+
+/// Renders as [`render`] does, for a controller in another namespace.
+///
+/// # Errors
+/// See [`render`].
+pub fn render_in(
+    namespace: &str,
+    release: Release,
+    base: &[&str],
+    components: &[&str],
+    fill_in: &[(&str, &str)],
+) -> Result<Vec<DynamicObject>> {
     let directory = tempfile::tempdir()?;
     let root = directory.path();
     symlink(release.manifests()?, root.join("argo-rollouts"))?;
@@ -54,7 +68,7 @@ pub fn render(
         names.collect::<Vec<_>>().join(", ")
     };
     let kustomization = format!(
-        "namespace: argo-rollouts\nresources: [{}]\ncomponents: [{}]\n",
+        "namespace: {namespace}\nresources: [{}]\ncomponents: [{}]\n",
         in_folder("argo-rollouts", base),
         in_folder("plugin", components)
     );

@@ -29,4 +29,4 @@ pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};
 pub use demo::{Demo, Events, Response};
 pub use eventually::eventually;
 pub use generator::{Generator, Reply};
-pub use install::{Download, follow_install_page, management_account, render};
+pub use install::{Download, follow_install_page, management_account, render, render_in};

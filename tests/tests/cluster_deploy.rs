@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, PAUSES, a_promoted_canary_restores_the_table};
 use e2e_tests::{
     ApiServerFault, Canary, Cluster, Download, Proxy, Release, apply, appset_kustomization, count,
-    eventually, follow_install_page, management_account, plugin_binary, render, run,
+    eventually, follow_install_page, management_account, plugin_binary, render, render_in, run,
 };
 use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
@@ -160,6 +160,44 @@ async fn the_permissions_of_one_namespace_are_enough() -> Result<()> {
         doctor.check(0, &["you may do all that the plugin does"])
     })
     .await
+}
+
+/// Other objects name an account by its name and namespace. They must follow a suffix, and another namespace.
+#[test]
+fn objects_name_the_accounts_of_their_installation() -> Result<()> {
+    let components = ["init-container", "single-namespace"];
+    for installation in [
+        management_account("east")?,
+        render_in("shop", RELEASE, NAMESPACED, &components, &[])?,
+        render(RELEASE, EVERYWHERE, &["init-container"], &[])?,
+    ] {
+        let kind = |it: &DynamicObject| it.types.as_ref().map(|types| types.kind.clone());
+        let accounts = installation
+            .iter()
+            .filter(|it| kind(it).as_deref() == Some("ServiceAccount"));
+        let accounts: BTreeSet<_> = accounts
+            .map(|it| (it.namespace().unwrap_or_default(), it.name_any()))
+            .collect();
+        let mut named = 0;
+        for object in &installation {
+            let text = |path: &str| object.data.pointer(path)?.as_str().map(str::to_owned);
+            let subject = text("/subjects/0/namespace").zip(text("/subjects/0/name"));
+            let token = object
+                .annotations()
+                .get("kubernetes.io/service-account.name");
+            let token = object.namespace().zip(token.cloned());
+            for account in subject.into_iter().chain(token) {
+                ensure!(
+                    accounts.contains(&account),
+                    "{}: {account:?} of {accounts:?}",
+                    object.name_any()
+                );
+                named += 1;
+            }
+        }
+        ensure!(named >= 2, "{named}");
+    }
+    Ok(())
 }
 
 /// Asks the API server about each permission of the roles that `objects` bind to service accounts. Returns their number.

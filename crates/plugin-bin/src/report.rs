@@ -146,7 +146,7 @@ pub(crate) enum Report {
 /// Says which entries of a plugin block select no route.
 pub(crate) fn unmatched(entries: &[String]) -> String {
     let entries = entries.join("; ");
-    format!("no route of the selected tables matches {entries}: correct the entry, or remove it")
+    format!("no route of the selected tables matches {entries}: correct the entry")
 }
 
 /// What a table lacks that is behind the last weight of a Rollout.

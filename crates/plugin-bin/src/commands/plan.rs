@@ -28,7 +28,7 @@ Examples:
   plan -f rollout.yaml --live --weight 50           the Rollout of a file, the tables of the cluster
   plan shop/reviews --weight 25 -o patch            the JSON Patch that would be sent
 
-Exit codes: 0 planned; 1 the plugin would refuse; 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+Exit codes: 0 planned; 1 the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,
@@ -87,6 +87,9 @@ struct Report {
     calls: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
+    /// Entries of the plugin block that select no route. The plugin carries out the calls with the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmatched: Option<String>,
     warnings: Vec<String>,
     changes: Vec<Change>,
 }
@@ -114,6 +117,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         rollout: subject.key.to_string(),
         calls: Vec::new(),
         refused: None,
+        unmatched: None,
         warnings: Vec::new(),
         changes: Vec::new(),
     };
@@ -129,8 +133,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     report.refused = report.refused.or(deferred);
     let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
     if let Ok(config) = config {
-        let unmatched = unmatched_entries(&config, &store).await;
-        report.refused = report.refused.or(unmatched);
+        report.unmatched = unmatched_entries(&config, &store).await;
     }
     report.changes = changes(&store, &before, &objects(&store).await?);
     output::print(&match args.output {
@@ -139,7 +142,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         PlanFormat::Yaml => output::yaml(&report)?,
         PlanFormat::Patch => patch(&report)?,
     })?;
-    Ok(match report.refused {
+    Ok(match report.refused.or(report.unmatched) {
         None => Answer::Yes,
         Some(_) => Answer::No,
     })
@@ -256,11 +259,14 @@ fn text(report: &Report) -> anyhow::Result<String> {
         text += "\n";
         text += &output::diff(&label, &change.before, &change.after)?;
     }
-    if !report.warnings.is_empty() || report.refused.is_some() {
+    if !report.warnings.is_empty() || report.refused.is_some() || report.unmatched.is_some() {
         text += "\n";
     }
     for warning in &report.warnings {
         text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+    }
+    if let Some(unmatched) = &report.unmatched {
+        text += &format!("{RED}error{RED:#}: {unmatched}\n");
     }
     match &report.refused {
         Some(reason) => text += &format!("{RED}refused{RED:#}: {reason}\n"),

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::passes::{Pass, Trial, Update};
+use super::passes::{Pass, Trial, Update, unmatched_entries};
 use super::routes::{RouteState, routes};
 use super::world::Source;
+use crate::from_rpc;
 
 /// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
 ///
@@ -79,10 +80,19 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let update = Update::new(&subject);
     let trial = Trial::new(&store, args.source.policy(), &subject);
     let passes = update.passes(args.abort_at);
-    let report = Report {
+    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
+    let unmatched = match config {
+        Ok(config) => unmatched_entries(&config, &store).await,
+        Err(_) => None,
+    };
+    let mut report = Report {
         rollout: subject.key.to_string(),
         ..run_update(&trial, &store, &passes).await?
     };
+    let first = report.passes.first_mut();
+    if let (Some(first), Some(unmatched)) = (first, unmatched) {
+        first.warnings.insert(0, unmatched);
+    }
     output::print(&args.output.render(&report, text)?)?;
     Ok(match report.end {
         End::Restored | End::Swapped => Answer::Yes,
@@ -98,7 +108,7 @@ pub(super) async fn run_update(
 ) -> anyhow::Result<Report> {
     let mut reports = Vec::new();
     let rollout = passes.first().map(|pass| &pass.rollout);
-    let rollout = rollout.map(crate::from_rpc::key);
+    let rollout = rollout.map(from_rpc::key);
     let before = objects(store, |table| match &rollout {
         Some(rollout) => at_rest(rollout, table),
         None => table,

@@ -227,7 +227,14 @@ async fn rollout_problems(
         return Ok(vec![Problem::warning(spot, message)]);
     }
     let unmatched = unmatched_entries(&config, store).await;
-    let unmatched = unmatched.map(|text| Problem::error(spot.clone(), format!("{label}: {text}")));
+    let unmatched = unmatched.map(|text| {
+        let (spot, message) = (spot.clone(), format!("{label}: {text}"));
+        // Files may lack tables that the cluster has.
+        match config.route_tables().by_label() && !source.is_live() {
+            true => Problem::warning(spot, format!("{message}, unless another table has it")),
+            false => Problem::error(spot, message),
+        }
+    });
     store.put_rollout(subject.api.clone())?;
     let trial = Trial::new(store, source.policy(), subject);
     let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
