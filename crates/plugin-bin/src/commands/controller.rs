@@ -163,7 +163,7 @@ pub(super) fn abort_advice(release: Option<ControllerRelease>, rollout: &Value) 
     let delay = release.map(|it| (it, it.abort_delay()));
     match (delay, is_set) {
         (Some((_, AbortDelay::Needed)), false) => Some(
-            "set abortScaleDownDelaySeconds, without which requests fail in an abort, because the canary's Pods end at once"
+            "set abortScaleDownDelaySeconds to more than 0, without which requests fail in an abort, because the canary's Pods end at once"
                 .to_owned(),
         ),
         (Some((_, AbortDelay::Needed)), true)
