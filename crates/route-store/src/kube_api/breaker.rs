@@ -225,6 +225,15 @@ mod tests {
     }
 
     #[test]
+    fn lists_that_fail_do_not_open_it() {
+        let mut test = Test::new();
+        for _ in 0..2 * FAILURES {
+            assert_eq!(test.send(List, Failed, 0), Some(None));
+        }
+        assert_eq!(test.admit(Call, 0), Some(Pass::Usual));
+    }
+
+    #[test]
     fn five_consecutive_failures_open_it() {
         let mut test = Test::new();
         for verdict in [
