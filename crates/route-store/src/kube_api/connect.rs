@@ -45,7 +45,9 @@ impl fmt::Display for KubeAccess {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// There is no usable configuration.
-    #[error("no usable cluster configuration: run inside a cluster, or set KUBECONFIG to a file with a current context")]
+    #[error(
+        "no usable cluster configuration: run inside a cluster, or set KUBECONFIG to a file with a current context"
+    )]
     Infer(#[source] Box<kube::config::InferConfigError>),
     /// The kubeconfig is invalid.
     #[error("kubeconfig {path} cannot be used: correct it, or name another context")]
