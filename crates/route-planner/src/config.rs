@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gloo_types::{
-    HttpRoute, LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector, TcpRoute, TlsRoute,
+    LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector, TcpRoute, TlsRoute,
 };
 use strict_json::{Problem, object_name};
 
 use self::keys::{Block, root};
 use crate::destinations::Port;
 use crate::error::{ConfigError, ConfigProblem};
+use crate::route::{Protocol, Route};
 
 /// The names under which the plugin is registered. An administrator may add others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
@@ -229,72 +230,54 @@ impl PluginConfig {
 }
 
 impl RouteSelector {
-    /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`. Routes that
-    /// cannot be decoded select nothing.
-    pub fn unmatched<'t>(
-        &self,
-        tables: impl IntoIterator<Item = &'t RouteTableDoc>,
-    ) -> Vec<String> {
-        let mut left: Vec<(String, Self)> = self.entries();
-        for table in tables {
-            if left.is_empty() {
-                break;
-            }
-            let spec = table.spec().unwrap_or_default();
-            left.retain(|(_, entry)| {
-                let mut http = spec.http.iter();
-                let is_http = !(entry.names.is_empty() && entry.labels.is_empty());
-                let matches = |it: &HttpRoute| entry.matches(&it.name, &it.labels);
-                !(is_http && http.any(matches)
-                    || spec.tcp.iter().any(|it| entry.matches_tcp(it))
-                    || spec.tls.iter().any(|it| entry.matches_tls(it)))
-            });
-        }
-        left.into_iter().map(|(label, _)| label).collect()
+    /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`.
+    pub fn unmatched(&self, tables: &[RouteTableDoc]) -> Vec<String> {
+        let mut left = self.entries();
+        left.retain(|(_, protocol, entry)| {
+            let mut routes = tables.iter().flat_map(|table| Route::all(table, entry));
+            !routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
+        });
+        left.into_iter().map(|(label, ..)| label).collect()
     }
 
     /// Each entry as a selector of its own, with its label.
-    fn entries(&self) -> Vec<(String, Self)> {
-        let one = |label, selector| (label, selector);
-        let names = self.names.iter().map(|name| Self {
-            names: vec![name.clone()],
-            ..Self::default()
-        });
-        let names = self.names.iter().zip(names);
-        let mut entries: Vec<(String, Self)> = names
-            .map(|(name, it)| one(format!("routeSelector name: {name}"), it))
-            .collect();
+    fn entries(&self) -> Vec<(String, Protocol, Self)> {
+        let mut entries = Vec::new();
+        for name in &self.names {
+            let mut entry = Self::default();
+            entry.names.push(name.clone());
+            entries.push((format!("routeSelector name: {name}"), Protocol::Http, entry));
+        }
         if !self.labels.is_empty() {
-            let labels = self
-                .labels
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"));
-            let labels = labels.collect::<Vec<_>>().join(",");
-            let selector = Self {
+            let labels = self.labels.iter();
+            let labels: Vec<_> = labels
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            let label = format!("routeSelector labels: {}", labels.join(","));
+            let entry = Self {
                 labels: self.labels.clone(),
                 ..Self::default()
             };
-            entries.push(one(format!("routeSelector labels: {labels}"), selector));
+            entries.push((label, Protocol::Http, entry));
         }
-        entries.extend(self.tcp_ports.iter().map(|port| {
-            let tcp_ports = vec![*port];
-            let selector = Self {
-                tcp_ports,
-                ..Self::default()
-            };
-            one(format!("tcpRoutes port: {port}"), selector)
-        }));
-        entries.extend(self.tls.iter().map(|tls| {
+        for port in &self.tcp_ports {
+            let mut entry = Self::default();
+            entry.tcp_ports.push(*port);
+            entries.push((format!("tcpRoutes port: {port}"), Protocol::Tcp, entry));
+        }
+        for tls in &self.tls {
             let hosts: Vec<&str> = tls.sni_hosts.iter().map(String::as_str).collect();
-            let port = tls.port.map(|port| format!("port: {port}"));
             let hosts = (!hosts.is_empty()).then(|| format!("sniHosts: {}", hosts.join(",")));
+            let port = tls.port.map(|port| format!("port: {port}"));
             let keys: Vec<String> = hosts.into_iter().chain(port).collect();
-            let selector = Self {
-                tls: vec![tls.clone()],
-                ..Self::default()
-            };
-            one(format!("tlsRoutes {}", keys.join(" ")), selector)
-        }));
+            let mut entry = Self::default();
+            entry.tls.push(tls.clone());
+            entries.push((
+                format!("tlsRoutes {}", keys.join(" ")),
+                Protocol::Tls,
+                entry,
+            ));
+        }
         entries
     }
 

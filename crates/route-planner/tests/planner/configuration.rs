@@ -538,7 +538,8 @@ fn check_unmatched(routes: Value, expect: &[&str]) {
         table(
             "more",
             json!({
-                "http": [{"name": "other"}],
+                // One that cannot be decoded does not hide the others.
+                "http": [{"name": "other"}, {"name": "broken", "forwardTo": 7}],
                 "tcp": [{"matchers": [{"port": 6379}]}],
                 "tls": [{"matchers": [{"sniHosts": ["db.example.com"], "port": 6443}]}],
             }),
