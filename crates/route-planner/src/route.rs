@@ -203,6 +203,59 @@ impl<'a> Route<'a> {
     }
 }
 
+impl RouteSelector {
+    /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`.
+    pub fn unmatched(&self, tables: &[RouteTableDoc]) -> Vec<String> {
+        let mut left = self.entries();
+        left.retain(|(_, protocol, entry)| {
+            let mut routes = tables.iter().flat_map(|table| Route::all(table, entry));
+            !routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
+        });
+        left.into_iter().map(|(label, ..)| label).collect()
+    }
+
+    /// Each entry as a selector of its own, with its label.
+    fn entries(&self) -> Vec<(String, Protocol, Self)> {
+        let mut entries = Vec::new();
+        for name in &self.names {
+            let mut entry = Self::default();
+            entry.names.push(name.clone());
+            entries.push((format!("routeSelector name: {name}"), Protocol::Http, entry));
+        }
+        if !self.labels.is_empty() {
+            let labels = self.labels.iter();
+            let labels: Vec<_> = labels
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            let label = format!("routeSelector labels: {}", labels.join(","));
+            let entry = Self {
+                labels: self.labels.clone(),
+                ..Self::default()
+            };
+            entries.push((label, Protocol::Http, entry));
+        }
+        for port in &self.tcp_ports {
+            let mut entry = Self::default();
+            entry.tcp_ports.push(*port);
+            entries.push((format!("tcpRoutes port: {port}"), Protocol::Tcp, entry));
+        }
+        for tls in &self.tls {
+            let hosts: Vec<&str> = tls.sni_hosts.iter().map(String::as_str).collect();
+            let hosts = (!hosts.is_empty()).then(|| format!("sniHosts: {}", hosts.join(",")));
+            let port = tls.port.map(|port| format!("port: {port}"));
+            let keys: Vec<String> = hosts.into_iter().chain(port).collect();
+            let mut entry = Self::default();
+            entry.tls.push(tls.clone());
+            entries.push((
+                format!("tlsRoutes {}", keys.join(" ")),
+                Protocol::Tls,
+                entry,
+            ));
+        }
+        entries
+    }
+}
+
 /// The JSON of the routes of one list; empty if it is not a list.
 pub(crate) fn raw_routes(table: &RouteTableDoc, list: Protocol) -> &[Value] {
     let routes = table
