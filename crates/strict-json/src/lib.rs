@@ -13,12 +13,14 @@
 //! ```
 
 mod block;
+mod unique;
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
 pub use block::{Block, object_name, resembles};
+pub use unique::from_slice;
 
 /// What is wrong with a document. Paths are dotted, from the top.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
