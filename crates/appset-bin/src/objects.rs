@@ -339,9 +339,8 @@ where
                 Ok(objects.map(|it| Arc::new(it.into())).collect())
             }
             Self::Cluster(informer, _) if is_all => {
-                let known = informer.check(None, STALE);
-                known.map_err(|why| Failure::NotReady(unknown::<K::Kind>(None, &why)))?;
-                Ok(informer.all())
+                let objects = informer.checked(STALE);
+                objects.map_err(|why| Failure::NotReady(unknown::<K::Kind>(None, &why)))
             }
             Self::Cluster(informer, _) => {
                 let mut all = Vec::new();
@@ -397,7 +396,7 @@ where
         let reports = scopes.map(|scope| {
             let objects = match &scope.namespace {
                 Some(namespace) => informer.objects(namespace, STALE).ok(),
-                None => informer.check(None, STALE).ok().map(|()| informer.all()),
+                None => informer.checked(STALE).ok(),
             };
             Report {
                 cluster: cluster.to_owned(),

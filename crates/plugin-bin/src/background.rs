@@ -143,13 +143,12 @@ impl Watched for CachedRouteStore {
     }
 
     fn marked(&self) -> Option<Vec<Marked>> {
-        self.tables().check(None, FRESH).ok()?;
+        let tables = self.tables().checked(FRESH).ok()?.into_iter();
         Self::rollouts(self).check(None, FRESH).ok()?;
         let is_known = |rollout: &&ObjectKey| {
             let rollouts = Self::rollouts(self);
             is_whole(rollout) && rollouts.check(Some(&rollout.namespace), FRESH).is_ok()
         };
-        let tables = self.tables().all().into_iter();
         let marked = tables.map(|table| Marked {
             table: table.key.clone(),
             rollouts: table.owners.iter().filter(is_known).cloned().collect(),

@@ -108,15 +108,14 @@ impl GlooRouter<CachedRouteStore> {
     /// Restores the tables of Rollouts whose calls were deferred, where a table still has marks of one.
     async fn check_deferred(&self) {
         let tables = self.store.tables();
-        loop {
+        let tables = loop {
             tables.settled(None).await;
-            if tables.check(None, Duration::MAX).is_ok() {
-                break;
+            if let Ok(tables) = tables.checked(Duration::MAX) {
+                break tables;
             }
             sleep(PAUSE).await;
-        }
+        };
         let deferred = mem::take(&mut *self.deferred.lock());
-        let tables = tables.all();
         let marked: BTreeSet<&ObjectKey> = tables.iter().flat_map(|it| &it.owners).collect();
         for rollout in deferred.iter().filter(|key| marked.contains(key)) {
             info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");

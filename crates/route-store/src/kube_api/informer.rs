@@ -265,6 +265,20 @@ impl<K: Keep> Informer<K> {
         Ok(known.of(namespace).map(Arc::clone).collect())
     }
 
+    /// Returns all objects of the namespaces that are watched, if they are not older than `age`.
+    ///
+    /// Unlike [`check`](Self::check) before [`all`](Self::all), it never returns the objects of other namespaces than it checked:
+    /// what is watched may change in between.
+    ///
+    /// # Errors
+    /// Returns [`Unknown`] otherwise.
+    pub fn checked(&self, age: Duration) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+        let known = lock(&self.shared.known);
+        known.check(None, age, Instant::now())?;
+        let objects = known.objects.values();
+        Ok(objects.map(|entry| Arc::clone(&entry.kept)).collect())
+    }
+
     /// Checks that the objects of a namespace, or of all that are watched, are not older than `age`.
     ///
     /// # Errors
