@@ -1,6 +1,7 @@
 //! From the sets of a source to the answer with status 200: renames, aliases, and the guards that refuse it.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use serde::Serialize;
 use strict_json::{Block, Problem};
@@ -128,17 +129,56 @@ impl Answer {
         }
     }
 
-    /// Returns the body of the response.
+    /// Returns the size of the body in bytes, without making it: sets share what they have in common, so a body may be much
+    /// larger than the answer.
+    ///
+    /// # Errors
+    /// Returns `Err` if it is more than `most` bytes.
+    pub fn size(&self, most: usize) -> Result<usize, Failure> {
+        let mut counter = Counter { left: most };
+        match serde_json::to_writer(&mut counter, &self.body()) {
+            Ok(()) => Ok(most - counter.left),
+            Err(error) if error.is_io() => Err(Failure::AnswerTooLarge(most)),
+            Err(_) => Err(Failure::Internal),
+        }
+    }
+
+    /// Returns the body of the response. `size` is the number of bytes to allocate for it.
     ///
     /// # Errors
     /// Returns `Err` if the sets cannot be serialised. The controller would read an empty body as an empty list.
-    pub fn to_body(&self) -> Result<Vec<u8>, Failure> {
+    pub fn to_body(&self, size: usize) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::with_capacity(size);
+        serde_json::to_writer(&mut body, &self.body()).map_err(|_| Failure::Internal)?;
+        Ok(body)
+    }
+
+    fn body(&self) -> Body<'_> {
         let parameters = match self {
             Self::Sets(first, more) => std::iter::once(first).chain(more).collect(),
             Self::Empty(_) => Vec::new(),
         };
         let output = Parameters { parameters };
-        serde_json::to_vec(&Body { output }).map_err(|_| Failure::Internal)
+        Body { output }
+    }
+}
+
+/// Counts bytes, and fails when there are too many.
+struct Counter {
+    left: usize,
+}
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left = self
+            .left
+            .checked_sub(bytes.len())
+            .ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -151,6 +191,11 @@ struct Body<'a> {
 struct Parameters<'a> {
     parameters: Vec<&'a ParameterSet>,
 }
+
+/// The largest number of aliases. Each set has each of them.
+const MAX_ALIASES: usize = 32;
+/// The longest path of an alias, in bytes.
+const MAX_PATH: usize = 512;
 
 /// The parameters that every source has. They turn the sets of a source into an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,7 +242,16 @@ impl Output {
             rename = Some((own, key.to_owned()));
         }
         let mut alias = BTreeMap::new();
-        for (key, path) in parameters.object("alias")?.into_iter().flatten() {
+        let aliases = parameters.object("alias")?;
+        if let Some(many) = aliases.filter(|it| it.len() > MAX_ALIASES) {
+            return Err(Problem::Value {
+                path: "alias".to_owned(),
+                found: format!("{} names", many.len()),
+                expected: format!("at most {MAX_ALIASES} names").into(),
+            }
+            .into());
+        }
+        for (key, path) in aliases.into_iter().flatten() {
             let Some(path) = path.as_str() else {
                 return Err(Problem::Type {
                     path: format!("alias.{key}"),
@@ -233,7 +287,8 @@ impl Output {
             }
             let mut aliases = Vec::new();
             for (key, path) in &self.alias {
-                let found = set.at(path).cloned().ok_or_else(|| Problem::Value {
+                let found = (path.len() <= MAX_PATH).then(|| set.at(path)).flatten();
+                let found = found.cloned().ok_or_else(|| Problem::Value {
                     path: format!("alias.{key}"),
                     found: path.clone(),
                     expected: "the dotted path of a value in the output".into(),
@@ -272,7 +327,7 @@ mod tests {
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
                 assert_eq!(
-                    String::from_utf8(answer.to_body().unwrap()).unwrap(),
+                    String::from_utf8(answer.to_body(0).unwrap()).unwrap(),
                     expect
                 );
             }
@@ -315,7 +370,7 @@ mod tests {
             match guards.admit(sets.clone(), "s") {
                 Ok(answer) => {
                     let body: Value =
-                        serde_json::from_slice(&answer.to_body().unwrap()).unwrap();
+                        serde_json::from_slice(&answer.to_body(0).unwrap()).unwrap();
                     let list = body["output"]["parameters"].as_array().unwrap();
                     prop_assert_eq!(list.len(), sets.len());
                     prop_assert!(!list.is_empty() || allow);
@@ -326,6 +381,39 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_size_is_that_of_the_body_up_to_a_limit() {
+        let mut set = ParameterSet::default();
+        set.insert("key1", "é\"\n".into()).unwrap();
+        let answers = [
+            Answer::Empty(EmptyAllowed(())),
+            Answer::Sets(set.clone(), vec![set; 3]),
+        ];
+        for answer in answers {
+            let size = answer.to_body(0).unwrap().len();
+            assert_eq!(answer.size(size), Ok(size));
+            assert_eq!(
+                answer.size(size - 1),
+                Err(Failure::AnswerTooLarge(size - 1))
+            );
+        }
+    }
+
+    #[test]
+    fn aliases_are_few() {
+        let alias: Value = (0..33)
+            .map(|n| (format!("a{n}"), "key1".into()))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        let given = json!({ "alias": alias });
+        let block = Block::root(&given, "the parameters", &["alias"]).unwrap();
+        let failure = Output::read("s", &block, None, false).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "parameters: alias is \"33 names\", it must be at most 32 names"
+        );
     }
 
     #[test]

@@ -119,6 +119,11 @@ pub enum Failure {
     /// The body is longer than this number of bytes.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
+    /// The answer is longer than this number of bytes.
+    #[error(
+        "the answer is longer than {0} bytes: ask for fewer sets or shorter parameters, or raise --max-answer"
+    )]
+    AnswerTooLarge(usize),
     /// This number of calls is running, which is the limit.
     #[error("{0} calls are running already: try again, or raise --max-concurrent")]
     Busy(usize),
@@ -206,6 +211,7 @@ impl Failure {
             Self::MissingTable(_) => (409, "missing_table"),
             Self::MissingWorkspace(_) => (409, "missing_workspace"),
             Self::BodyTooLarge(_) => (413, "too_large"),
+            Self::AnswerTooLarge(_) => (413, "answer_too_large"),
             Self::Head(414..=431) => (431, "head_too_large"),
             Self::Head(_) => (400, "invalid_head"),
             Self::Busy(_) => (429, "busy"),
@@ -263,6 +269,7 @@ impl Failure {
             | Self::TooMany { .. }
             | Self::Head(_)
             | Self::BodyTooLarge(_)
+            | Self::AnswerTooLarge(_)
             | Self::Busy(_)
             | Self::Internal
             | Self::Upstream(_)

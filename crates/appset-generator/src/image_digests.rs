@@ -451,7 +451,7 @@ impl ImageQuery {
             own.insert(name.clone(), self.fields(image, found));
         }
         if self.layout == Layout::Columns {
-            set.insert(ImageDigests::SCHEMA.output_key, Field::Map(own))?;
+            set.insert(ImageDigests::SCHEMA.output_key, Field::Map(own.into()))?;
         }
         Ok(vec![set])
     }

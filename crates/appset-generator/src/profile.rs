@@ -240,7 +240,7 @@ impl Profile {
             namespaces: self.namespaces.as_deref(),
             known,
         };
-        source.query(name, &Value::Object(given), allowed)
+        source.query(name, given, allowed)
     }
 
     /// Whether this profile offers `source`.
@@ -294,6 +294,7 @@ static:
   hello: {inputs: [key1, list], sets: [{key1: val1, port: 8080}, {key1: val2}]}
   none: {sets: []}
   open: {sets: [{key1: val1}]}
+  guarded: {inputs: [maxItems], sets: [{key1: val1}, {key1: val2}]}
 profiles:
   default: {}
   team-a: {tokens: [team-a], sources: [hello], fixed: {key1: a}, defaults: {list: [x], maxItems: 5}}
@@ -315,7 +316,7 @@ profiles:
         });
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
-                let body = String::from_utf8(answer.to_body().unwrap()).unwrap();
+                let body = String::from_utf8(answer.to_body(0).unwrap()).unwrap();
                 assert_eq!(body, format!(r#"{{"output":{{"parameters":[{expect}]}}}}"#));
             }
             (Err(error), Err(expect)) => assert_eq!(error.to_string(), expect),
@@ -330,13 +331,13 @@ profiles:
             r#"{"source":"hello"}"#,
             Ok(r#"{"key1":"val1","port":"8080"},{"key1":"val2"}"#),
         );
-        let missing = "source is missing: set it to one of hello, none, open";
+        let missing = "source is missing: set it to one of guarded, hello, none, open";
         check(None, "{}", Err(missing));
         check(None, r#"{"source":7}"#, Err(missing));
         check(
             None,
             r#"{"source":"helo"}"#,
-            Err("unknown source helo: use one of hello, none, open"),
+            Err("unknown source helo: use one of guarded, hello, none, open"),
         );
     }
 
@@ -376,6 +377,15 @@ profiles:
                 )),
             );
         }
+    }
+
+    #[test]
+    fn a_guard_may_also_be_an_input() {
+        check(
+            None,
+            r#"{"source":"guarded","maxItems":1}"#,
+            Err("2 sets were found, maxItems is 1"),
+        );
     }
 
     #[test]

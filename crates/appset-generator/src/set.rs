@@ -1,6 +1,7 @@
 //! A parameter set, from which the controller renders one Application: its fields and its identity.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -65,17 +66,19 @@ impl ParameterSet {
 ///
 /// Numbers are strings, because Go templates print a large number as `1e+06`. Null does not exist, because it prints as
 /// `<no value>`. Keys are sorted.
+///
+/// A clone shares the value: every set of an answer may have the same input, and an alias may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Field {
     /// A string.
-    Text(String),
+    Text(Arc<str>),
     /// A boolean. Templates in the default language see the text `true` or `false`.
     Flag(bool),
     /// A list. Templates in the default language see its items by index, and nothing if it is empty.
-    List(Vec<Self>),
+    List(Arc<[Self]>),
     /// A map.
-    Map(BTreeMap<String, Self>),
+    Map(Arc<BTreeMap<String, Self>>),
 }
 
 /// A value that templates cannot print as it was written, or a key that a set cannot have. Paths are dotted.
@@ -96,7 +99,7 @@ pub enum FieldError {
         number: String,
     },
     /// A key that templates cannot name.
-    #[error("the key \"{}\" must consist of letters, digits, '_' and '-': rename it", .0.escape_debug())]
+    #[error("the key \"{}\" must consist of at most 253 letters, digits, '_' and '-': rename it", .0.escape_debug())]
     Key(String),
     /// A key that other generators or the controller use.
     #[error("the key {0} is used by other generators or by the controller: rename it")]
@@ -138,53 +141,60 @@ impl Field {
     ///
     /// # Errors
     /// Returns `Err` for a fraction, and for a null that is not in a map.
-    pub fn from_json(value: &Value, path: &str) -> Result<Self, FieldError> {
+    pub fn from_json(value: Value, path: &str) -> Result<Self, FieldError> {
+        Self::read(value).map_err(|error| error.at(path))
+    }
+
+    /// Reads a value. The path of an error is made on the way back: made on the way down, paths would cost more than the values,
+    /// since a key may be long and have many values below it.
+    fn read(value: Value) -> Result<Self, FieldError> {
+        let path = String::new();
         Ok(match value {
-            Value::Null => {
-                return Err(FieldError::Null {
-                    path: path.to_owned(),
-                });
-            }
-            Value::Bool(flag) => Self::Flag(*flag),
+            Value::Null => return Err(FieldError::Null { path }),
+            Value::Bool(flag) => Self::Flag(flag),
             Value::Number(number) if number.is_f64() => {
-                return Err(FieldError::Fraction {
-                    path: path.to_owned(),
-                    number: number.to_string(),
-                });
+                let number = number.to_string();
+                return Err(FieldError::Fraction { path, number });
             }
-            Value::Number(number) => Self::Text(number.to_string()),
-            Value::String(text) => Self::Text(text.clone()),
+            Value::Number(number) => Self::Text(number.to_string().into()),
+            Value::String(text) => Self::Text(text.into()),
             Value::Array(items) => {
-                let items = items
-                    .iter()
-                    .enumerate()
-                    .map(|(index, item)| Self::from_json(item, &format!("{path}[{index}]")));
+                let items = items.into_iter().enumerate().map(|(index, item)| {
+                    Self::read(item).map_err(|error| error.at(&format!("[{index}]")))
+                });
                 Self::List(items.collect::<Result<_, _>>()?)
             }
             Value::Object(fields) => {
-                let fields =
-                    fields
-                        .iter()
-                        .filter(|(_, value)| !value.is_null())
-                        .map(|(key, value)| {
-                            let field = Self::from_json(value, &format!("{path}.{key}"))?;
-                            Ok((key.clone(), field))
-                        });
-                Self::Map(fields.collect::<Result<_, _>>()?)
+                let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+                let fields = fields.map(|(key, value)| match Self::read(value) {
+                    Ok(field) => Ok((key, field)),
+                    Err(error) => Err(error.at(&format!(".{key}"))),
+                });
+                Self::Map(Arc::new(fields.collect::<Result<_, _>>()?))
             }
         })
     }
 }
 
+impl FieldError {
+    /// Puts `outer` before the path.
+    fn at(mut self, outer: &str) -> Self {
+        if let Self::Null { path } | Self::Fraction { path, .. } = &mut self {
+            path.insert_str(0, outer);
+        }
+        self
+    }
+}
+
 impl From<&str> for Field {
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(text.into())
     }
 }
 
 impl From<String> for Field {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(text.into())
     }
 }
 
@@ -203,7 +213,8 @@ impl<const N: usize> From<[(&str, Self); N]> for Field {
 impl<K: Into<String>> FromIterator<(K, Self)> for Field {
     fn from_iter<I: IntoIterator<Item = (K, Self)>>(fields: I) -> Self {
         let fields = fields.into_iter();
-        Self::Map(fields.map(|(key, field)| (key.into(), field)).collect())
+        let fields = fields.map(|(key, field)| (key.into(), field));
+        Self::Map(Arc::new(fields.collect()))
     }
 }
 
@@ -226,10 +237,13 @@ pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// The longest key at the top, in bytes. Each set has it.
+const MAX_KEY: usize = 253;
+
 /// Checks that a template can name `key` at the top. In the default language a dot would select a key of a map.
 pub(crate) fn check_key(key: &str) -> Result<(), FieldError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    if key.is_empty() || !key.chars().all(legal) {
+    if key.is_empty() || key.len() > MAX_KEY || !key.chars().all(legal) {
         return Err(FieldError::Key(key.to_owned()));
     }
     Ok(())
@@ -313,7 +327,7 @@ mod tests {
 
     #[track_caller]
     fn check(value: Value, expect: Result<&str, &str>) {
-        let read = Field::from_json(&value, "p").map_err(|error| error.to_string());
+        let read = Field::from_json(value.clone(), "p").map_err(|error| error.to_string());
         let shown = read.map(|field| serde_json::to_string(&field).unwrap());
         assert_eq!(shown.as_deref().map_err(String::as_str), expect, "{value}");
     }
@@ -350,6 +364,7 @@ mod tests {
         for key in FOREIGN.iter().copied().chain(["", "a.b", "{{x}}"]) {
             check_top_level(key).unwrap_err();
         }
+        check_top_level(&"a".repeat(254)).unwrap_err();
     }
 
     #[test]

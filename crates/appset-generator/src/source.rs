@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use strict_json::Block;
 
 use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
@@ -65,11 +65,12 @@ impl Schema {
     /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
     fn query(
         &self,
-        given: &Value,
+        given: Map<String, Value>,
         read: impl FnOnce(&Block<'_>) -> Result<SourceQuery, Failure>,
     ) -> Result<Query, Failure> {
         let known = names(&[&Output::KEYS, self.parameters].concat());
-        let parameters = Block::root(given, "the parameters", &known)?;
+        let given = Value::Object(given);
+        let parameters = Block::root(&given, "the parameters", &known)?;
         let source = read(&parameters)?;
         let accepts_empty =
             matches!(&source, SourceQuery::ImageDigests(images) if images.skips_missing());
@@ -118,7 +119,7 @@ impl Source {
     pub(crate) fn query(
         &self,
         name: &str,
-        given: &Value,
+        given: Map<String, Value>,
         allowed: Allowed<'_>,
     ) -> Result<Query, Failure> {
         match self {

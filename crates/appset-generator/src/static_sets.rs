@@ -1,5 +1,7 @@
 //! The `static` sources, whose sets are in the configuration.
 
+use std::collections::{BTreeSet, HashSet};
+
 use serde_json::{Map, Value};
 use strict_json::Block;
 
@@ -18,7 +20,7 @@ const INPUT: &str = "input";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaticSource {
     /// The parameters that a request may have besides those of every source. Without a list any is allowed.
-    inputs: Option<Vec<String>>,
+    inputs: Option<BTreeSet<String>>,
     sets: Vec<ParameterSet>,
 }
 
@@ -41,20 +43,23 @@ impl StaticSource {
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let inputs = match source.value("inputs") {
             None => None,
-            Some(_) => Some(source.strings("inputs")?),
+            Some(_) => Some(source.strings("inputs")?.into_iter().collect()),
         };
-        let echoes = inputs.as_ref().is_none_or(|inputs| !inputs.is_empty());
-        let mut sets: Vec<ParameterSet> = Vec::new();
+        let echoes = inputs
+            .as_ref()
+            .is_none_or(|inputs: &BTreeSet<_>| !inputs.is_empty());
+        let path = |index: usize| format!("{}[{index}]", source.path("sets"));
+        let mut sets = Vec::new();
         for (index, value) in source.array("sets")?.iter().enumerate() {
-            let path = format!("{}[{index}]", source.path("sets"));
-            let set = Self::set(value, &path)?;
-            if sets.contains(&set) {
-                return Err(ConfigError::Twice(path));
-            }
+            let set = Self::set(value, &path(index))?;
             if echoes && set.contains(INPUT) {
-                return Err(ConfigError::InputKey(path));
+                return Err(ConfigError::InputKey(path(index)));
             }
             sets.push(set);
+        }
+        let mut earlier = HashSet::new();
+        if let Some(twice) = sets.iter().position(|set| !earlier.insert(set)) {
+            return Err(ConfigError::Twice(path(twice)));
         }
         Ok(Self { inputs, sets })
     }
@@ -70,7 +75,7 @@ impl StaticSource {
         let mut set = ParameterSet::default();
         for (key, value) in fields {
             let path = format!("{path}.{key}");
-            set.insert(key, Field::from_json(value, &path)?)?;
+            set.insert(key, Field::from_json(value.clone(), &path)?)?;
         }
         Ok(set)
     }
@@ -79,25 +84,25 @@ impl StaticSource {
     pub(crate) fn query(
         &self,
         name: &str,
-        given: &Value,
+        given: Map<String, Value>,
     ) -> Result<(StaticQuery, Output), Failure> {
-        let echoed: Map<String, Value> = given
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| self.is_input(key))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        let inputs = self.inputs.iter().flatten().chain(echoed.keys());
-        let known: Vec<&str> = inputs
-            .map(String::as_str)
-            .chain(names(&Output::KEYS))
-            .collect();
-        let parameters = Block::root(given, "the parameters", &known)?;
+        // Only the other parameters are compared with the known ones, since there may be as many inputs as fit into a request.
+        let (echoed, mut others): (Map<_, _>, Map<_, _>) =
+            given.into_iter().partition(|(key, _)| self.is_input(key));
+        // The list of inputs may name parameters of every source.
+        for key in names(&Output::KEYS) {
+            if let Some(value) = echoed.get(key) {
+                others.insert(key.to_owned(), value.clone());
+            }
+        }
+        let inputs = self.inputs.iter().flatten().map(String::as_str);
+        let known: Vec<&str> = inputs.chain(names(&Output::KEYS)).collect();
+        let others = Value::Object(others);
+        let parameters = Block::root(&others, "the parameters", &known)?;
 
         let mut sets = self.sets.clone();
         if !echoed.is_empty() {
-            let echo = Field::from_json(&Value::Object(echoed), "parameters")?;
+            let echo = Field::from_json(Value::Object(echoed), "parameters")?;
             for set in &mut sets {
                 set.insert(INPUT, echo.clone())?;
             }
@@ -114,7 +119,7 @@ impl StaticSource {
     /// otherwise be ignored.
     fn is_input(&self, key: &str) -> bool {
         match &self.inputs {
-            Some(inputs) => inputs.iter().any(|input| input == key),
+            Some(inputs) => inputs.contains(key),
             None => !strict_json::resembles(key, &names(&Output::KEYS)),
         }
     }

@@ -52,7 +52,7 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
     };
     let tables = found(routes.places(), &tables());
     let answer = query.output.answer(routes.sets(&tables)?)?;
-    Ok(String::from_utf8(answer.to_body().unwrap()).unwrap())
+    Ok(String::from_utf8(answer.to_body(0).unwrap()).unwrap())
 }
 
 fn web() -> Value {
@@ -294,7 +294,7 @@ fn errors(http: &Value) -> Vec<(String, String)> {
     };
     let sets = routes.sets(&found(routes.places(), &[table])).unwrap();
     let text = |set: &ParameterSet, key| match set.at(&format!("gloo.{key}")) {
-        Some(Field::Text(text)) => text.clone(),
+        Some(Field::Text(text)) => text.to_string(),
         other => panic!("{other:?}"),
     };
     sets.iter()

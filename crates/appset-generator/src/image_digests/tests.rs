@@ -42,7 +42,7 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
         .iter()
         .map(|(name, c)| ((*name).to_owned(), digest(*c).into()));
     let sets = images.sets(&found.collect())?;
-    let body = String::from_utf8(query.output.answer(sets)?.to_body()?).unwrap();
+    let body = String::from_utf8(query.output.answer(sets)?.to_body(0)?).unwrap();
     // Shortens the digests.
     Ok(body
         .replace(&"a".repeat(64), "A")
