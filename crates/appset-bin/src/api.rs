@@ -1,15 +1,18 @@
 //! The HTTP routes of both ports: one for Argo CD, one for the kubelet and Prometheus.
 //!
-//! A call of Argo CD is bounded, counted, logged, and answered in one buffer. Its handler takes a [`Caller`], and without a known
+//! A call of Argo CD is bounded, counted and logged. Its handler takes a [`Caller`], and without a known
 //! token there is none, so no handler can run.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use appset_generator::{Answer, Failure, Request, SourceQuery};
+use appset_generator::Failure;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -18,17 +21,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::FutureExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Frame, SizeHint};
 use tracing::{Instrument as _, Span, field};
 
-use crate::service::Service;
+use crate::service::{Answered, Received, Refused, Service, cut};
+use crate::shares::Share;
 
 /// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
 const PATH: &str = "/api/v1/getparams.execute";
 
 /// The maximum size of a body, in bytes.
 const MAX_BODY: usize = 1 << 20;
-/// The maximum size of a field of a log record that has a value of the request, in bytes.
-const MAX_FIELD: usize = 256;
+/// The maximum size of a part in which an answer is written, in bytes.
+const PART: usize = 64 << 10;
 
 /// Returns the routes for Argo CD.
 pub(crate) fn router(service: Arc<Service>) -> Router {
@@ -50,27 +55,21 @@ async fn execute(
     caller: Caller,
     body: Body,
 ) -> Result<Answered, Refused> {
+    let Caller { token } = caller;
     let span = Span::current();
-    span.record("token", &caller.token);
+    span.record("token", &token);
     let profile = profile.map(|Path(profile)| profile);
     span.record("profile", profile.as_deref().map(cut));
-    let request = Request::from_body(&read(body).await?)?;
-    span.record("application_set", cut(&request.application_set));
-
-    let query = service
-        .query(profile.as_deref(), Some(&caller.token), &request)
-        .await?;
-    let source = query.output.source().to_owned();
-    span.record("source", &source);
-    let asks_registry = matches!(query.source, SourceQuery::ImageDigests(_));
-    let answer = service.answer(query).await.map_err(|failure| Refused {
-        failure,
-        source: Some(source.clone()),
-    })?;
-    if !asks_registry {
-        service.answered(profile.as_deref(), &caller.token, &request, &answer);
-    }
-    Ok(Answered { source, answer })
+    let _place = service.place(&token)?;
+    let mut memory = service.memory(&token)?;
+    let body = read(body, &service, &mut memory).await?;
+    let received = Received {
+        profile,
+        token,
+        body,
+        memory,
+    };
+    service.call(received).await
 }
 
 /// A caller with a known token.
@@ -86,10 +85,11 @@ impl FromRequestParts<Arc<Service>> for Caller {
         parts: &mut Parts,
         service: &Arc<Service>,
     ) -> Result<Self, Self::Rejection> {
-        let sent = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .ok_or(Failure::NoToken)?;
+        let mut sent = parts.headers.get_all(header::AUTHORIZATION).iter();
+        let (sent, another) = (sent.next().ok_or(Failure::NoToken)?, sent.next());
+        if another.is_some() {
+            return Err(Failure::TwoTokens.into());
+        }
         let sent = bearer(sent.as_bytes()).ok_or(Failure::NoToken)?;
         match service.tokens()?.name_of(sent) {
             Some(token) => Ok(Self {
@@ -110,48 +110,78 @@ fn bearer(header: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then_some(token)
 }
 
-async fn read(body: Body) -> Result<Vec<u8>, Failure> {
-    let body = Limited::new(body, MAX_BODY).collect().await;
-    match body {
-        Ok(body) => Ok(body.to_bytes().to_vec()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Failure::BodyTooLarge(MAX_BODY)),
-        Err(error) => Err(Failure::Body(error.to_string())),
-    }
-}
-
-/// An answer with its source.
-#[derive(Clone)]
-struct Answered {
-    source: String,
-    answer: Answer,
-}
-
-/// A failure with its source. [`account`] writes the response.
-#[derive(Clone)]
-pub(crate) struct Refused {
-    source: Option<String>,
-    failure: Failure,
-}
-
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
-        Self {
-            source: None,
-            failure,
+/// Reads a body, whose size is added to `memory` while it arrives.
+async fn read(body: Body, service: &Service, memory: &mut Share) -> Result<Vec<u8>, Failure> {
+    let mut body = Limited::new(body, MAX_BODY);
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => Failure::BodyTooLarge(MAX_BODY),
+            false => Failure::Body(error.to_string()),
+        })?;
+        if let Ok(bytes) = frame.into_data() {
+            service.reserve(memory, bytes.len())?;
+            read.extend_from_slice(&bytes);
         }
     }
+    Ok(read)
+}
+
+/// The body of an answer. Its memory is free when the last part of it is written.
+struct AnswerBody(Bytes);
+
+/// The bytes of a body with their memory.
+struct Held {
+    bytes: Vec<u8>,
+    _memory: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
+        let size = self.0.len().min(PART);
+        Poll::Ready((size > 0).then(|| Ok(Frame::data(self.0.split_to(size)))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
+/// The number of sets in a response, and their source.
+#[derive(Clone)]
+struct Outcome {
+    source: String,
+    count: usize,
 }
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response {
-        match self.answer.to_body() {
-            Ok(body) => {
-                let mut response = json(StatusCode::OK, body);
-                response.extensions_mut().insert(self);
-                response
-            }
-            Err(failure) => Refused::from(failure).into_response(),
-        }
+        let held = Held {
+            bytes: self.body,
+            _memory: self.memory,
+        };
+        let mut response = json(
+            StatusCode::OK,
+            Body::new(AnswerBody(Bytes::from_owner(held))),
+        );
+        response.extensions_mut().insert(Outcome {
+            source: self.source,
+            count: self.count,
+        });
+        response
     }
 }
 
@@ -191,8 +221,7 @@ async fn account(
 
     let _entered = span.enter();
     let ms = started.elapsed().as_secs_f64() * 1000.0;
-    if let Some(Answered { source, answer }) = response.extensions_mut().remove() {
-        let count = answer.count();
+    if let Some(Outcome { source, count }) = response.extensions_mut().remove() {
         tracing::info!(status = 200, count, ms, "answered");
         service.metrics.answered(&source, count, started.elapsed());
     } else {
@@ -237,30 +266,24 @@ fn rejected(response: &Response) -> Failure {
     }
 }
 
-/// Shortens `text` for the log.
-fn cut(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(MAX_FIELD))
-        .unwrap_or_default()
-}
-
-/// Runs `call` until the deadline, unless too many calls are running. A panic fails only this call.
+/// Runs `call` until the deadline. A panic fails only this call.
 async fn bounded(
     service: &Service,
     call: impl Future<Output = Response>,
 ) -> Result<Response, Failure> {
-    let _permit = service.permit()?;
     let call = AssertUnwindSafe(call).catch_unwind();
     match tokio::time::timeout(service.deadline, call).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_panic)) => Err(Failure::Internal),
         Err(_elapsed) => Err(Failure::Deadline {
             seconds: service.deadline.as_secs(),
-            waiting: "waiting for the body of the request or for a source".to_owned(),
+            waiting: "waiting for the body of the request, for a processor or for a source"
+                .to_owned(),
         }),
     }
 }
 
-fn json(status: StatusCode, body: Vec<u8>) -> Response {
+fn json(status: StatusCode, body: impl IntoResponse) -> Response {
     let mut response = (status, body).into_response();
     set(&mut response, header::CONTENT_TYPE, "application/json");
     response

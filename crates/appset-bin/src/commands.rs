@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use appset_generator::{Config, Failure, Request};
+use appset_generator::{Config, Failure};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
 
+use crate::live::TokenPlace;
 use crate::service::Service;
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request is refused, or the configuration is invalid; \
@@ -42,11 +43,11 @@ pub struct CommandLine {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("tokens").required(true))]
 pub struct Flags {
-    /// The configuration file; a change takes effect with the next request.
+    /// The configuration file; a change takes effect within a second, or at SIGHUP.
     #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
     pub(crate) config: PathBuf,
 
-    /// A directory with one file per token, such as a mounted Secret; a change takes effect with the next request.
+    /// A directory with one file per token, such as a mounted Secret; a change takes effect within a second, or at SIGHUP.
     #[arg(
         long,
         env = "GLOO_APPSET_TOKENS_DIR",
@@ -55,7 +56,7 @@ pub struct Flags {
     )]
     pub(crate) tokens_dir: Option<PathBuf>,
 
-    /// A file with the only token, such as /var/run/argo/token; a change takes effect with the next request.
+    /// A file with the only token, such as /var/run/argo/token; a change takes effect within a second, or at SIGHUP.
     #[arg(
         long,
         env = "GLOO_APPSET_TOKEN_FILE",
@@ -82,7 +83,7 @@ pub struct Flags {
     )]
     pub(crate) ops_listen: SocketAddr,
 
-    /// The certificates for https in PEM, the server's own first; a change takes effect with the next connection.
+    /// The certificates for https in PEM, the server's own first; a change takes effect within a second, or at SIGHUP.
     #[arg(
         long,
         env = "GLOO_APPSET_TLS_CERT",
@@ -113,22 +114,26 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub(crate) objects_dir: Option<PathBuf>,
 
-    /// The deadline of a call in seconds. Argo CD waits 30 seconds by default.
-    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = seconds)]
+    /// The deadline of a call in seconds, from 0.1 to 600. Argo CD waits 30 seconds by default.
+    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = deadline)]
     pub(crate) deadline: Duration,
 
-    /// The time in seconds for which new connections are accepted after SIGTERM, until the cluster has removed the endpoint.
+    /// The time in seconds, at most 600, for which new connections are accepted after SIGTERM, until the cluster has removed the
+    /// endpoint.
     #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) shutdown_delay: Duration,
 
-    /// The maximum number of concurrent calls.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_MAX_CONCURRENT",
-        value_name = "NUMBER",
-        default_value = "64"
-    )]
+    /// The maximum number of concurrent calls, of which one token may have half.
+    #[arg(long, env = "GLOO_APPSET_MAX_CONCURRENT", value_name = "NUMBER", default_value = "64", value_parser = number(1, 10_000))]
     pub(crate) max_concurrent: usize,
+
+    /// The maximum size of an answer in MiB.
+    #[arg(long, env = "GLOO_APPSET_MAX_ANSWER", value_name = "MIB", default_value = "16", value_parser = number(1, 1024))]
+    pub(crate) max_answer: usize,
+
+    /// The memory in MiB for the bodies of requests and the answers in progress, of which one token may use half.
+    #[arg(long, env = "GLOO_APPSET_MEMORY", value_name = "MIB", default_value = "96", value_parser = number(4, 65_536))]
+    pub(crate) memory: usize,
 
     /// The least severe level that is logged to stderr: error, warn, info, debug or trace.
     #[arg(
@@ -176,7 +181,7 @@ pub(crate) struct Ask {
     objects_dir: Option<PathBuf>,
 
     /// The deadline in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "25", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "25", value_parser = deadline)]
     deadline: Duration,
 
     /// The body that Argo CD would send: the text, a file, or - for stdin.
@@ -261,10 +266,13 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
     let service = Service::new(&flags)?;
     let until = Instant::now() + args.deadline;
     loop {
-        let answered = answer(&service, args.profile.as_deref(), body.as_bytes()).await;
-        match answered {
+        let profile = args.profile.as_deref();
+        match service.ask(profile, body.as_bytes()).await {
             // The objects of the cluster are still being listed.
-            Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => sleep(PAUSE).await,
+            Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => {
+                sleep(PAUSE).await;
+                service.reload();
+            }
             Err(failure) => {
                 let why = format!("{} ({})", failure, failure.code().name);
                 return Ok(Outcome::Failure(why));
@@ -272,12 +280,6 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
             Ok(body) => return Ok(Outcome::Success(body)),
         }
     }
-}
-
-async fn answer(service: &Service, profile: Option<&str>, body: &[u8]) -> Result<Vec<u8>, Failure> {
-    let request = Request::from_body(body)?;
-    let query = service.query(profile, None, &request).await?;
-    service.answer(query).await?.to_body()
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
@@ -302,24 +304,45 @@ impl Flags {
             deadline: Duration::from_secs(25),
             shutdown_delay: Duration::ZERO,
             max_concurrent: 1,
+            max_answer: 1024,
+            memory: 4096,
             log_level: LevelFilter::ERROR,
         }
     }
 
-    /// Returns the directory with the tokens, or the file with the only token.
-    pub(crate) fn tokens(&self) -> &Path {
-        let given = self.tokens_dir.as_deref().or(self.token_file.as_deref());
-        // clap requires one of the two.
-        given.unwrap_or(Path::new(""))
+    /// Returns where the tokens are. A server has one of the two flags.
+    pub(crate) fn tokens(&self) -> TokenPlace {
+        match (&self.tokens_dir, &self.token_file) {
+            (Some(dir), _) => TokenPlace::Dir(dir.clone()),
+            (None, Some(file)) => TokenPlace::File(file.clone()),
+            (None, None) => TokenPlace::Nowhere,
+        }
     }
 }
 
+/// The longest time that a flag may have, in seconds.
+const LONGEST: f32 = 600.0;
+
 /// Parses a number of seconds, which may have a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds: &f32| *seconds >= 0.0);
+    let seconds = text.parse().ok().filter(|it| (0.0..=LONGEST).contains(it));
     seconds
-        .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok())
-        .ok_or_else(|| "expected a number of seconds".to_owned())
+        .map(Duration::from_secs_f32)
+        .ok_or_else(|| format!("expected a number of seconds, at most {LONGEST}"))
+}
+
+/// Parses a deadline. Without any time every call would fail.
+fn deadline(text: &str) -> Result<Duration, String> {
+    let deadline = seconds(text).ok().filter(|it| it.as_millis() >= 100);
+    deadline.ok_or_else(|| format!("expected a number of seconds from 0.1 to {LONGEST}"))
+}
+
+/// Returns a parser of whole numbers.
+fn number(least: usize, most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|it| (least..=most).contains(it));
+        number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    }
 }
 
 #[cfg(test)]
@@ -327,6 +350,22 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn numbers_have_a_range() {
+        for text in ["0.1", "25", "600"] {
+            assert!(deadline(text).is_ok(), "{text}");
+        }
+        for text in ["0", "0.09", "601", "99999999", "-1", "NaN", "inf", "x", ""] {
+            assert!(deadline(text).is_err(), "{text}");
+        }
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        assert_eq!(number(1, 10)("10"), Ok(10));
+        let refused = Err("expected a whole number from 1 to 10".to_owned());
+        for text in ["0", "11", "-1", "1.5"] {
+            assert_eq!(number(1, 10)(text), refused, "{text}");
+        }
+    }
 
     /// For example, the variable of `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
     #[test]

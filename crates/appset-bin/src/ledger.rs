@@ -14,6 +14,8 @@ use tokio::time::Instant;
 
 /// The maximum number of requests in the ledger. A new request replaces the one that was received longest ago.
 const MAX_CALLS: usize = 1000;
+/// The maximum number of requests with one token, so that no token can replace those of all others.
+const MAX_OF_TOKEN: usize = MAX_CALLS / 2;
 /// The maximum size of the parameters of a request in the ledger, in bytes. Others are not added.
 const MAX_PARAMETERS: usize = 16 << 10;
 /// A request is removed if it was not received again for this time: its set may be deleted or changed.
@@ -45,7 +47,7 @@ pub(crate) enum Outcome {
 }
 
 /// The hash of an answer.
-type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 struct Entry {
     /// When the request was received last.
@@ -121,17 +123,13 @@ impl Ledger {
     }
 
     /// Records the answer that a set got.
-    pub(crate) fn answered(&mut self, call: Call, body: &[u8], now: Instant) {
+    pub(crate) fn answered(&mut self, call: Call, hash: Hash, now: Instant) {
         if call.parameters.len() > MAX_PARAMETERS {
             return;
         }
-        if self.entries.len() >= MAX_CALLS && !self.entries.contains_key(&call) {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.asked);
-            if let Some(oldest) = oldest.map(|(call, _)| call.clone()) {
-                self.entries.remove(&oldest);
-            }
+        if !self.entries.contains_key(&call) {
+            self.make_room(&call.token);
         }
-        let hash = hash(body);
         let entry = Entry {
             asked: now,
             answered: hash,
@@ -139,6 +137,20 @@ impl Ledger {
             is_compared: false,
         };
         self.entries.insert(call, entry);
+    }
+
+    /// Removes the oldest request if there is no room for one more with this token.
+    fn make_room(&mut self, token: &str) {
+        let own = |call: &Call| call.token == token;
+        let has_most = self.entries.keys().filter(|call| own(call)).count() >= MAX_OF_TOKEN;
+        if has_most || self.entries.len() >= MAX_CALLS {
+            let entries = self.entries.iter();
+            let candidates = entries.filter(|(call, _)| own(call) || !has_most);
+            let oldest = candidates.min_by_key(|(_, entry)| entry.asked);
+            if let Some(oldest) = oldest.map(|(call, _)| call.clone()) {
+                self.entries.remove(&oldest);
+            }
+        }
     }
 
     /// Returns the requests whose answers are to be compared: `all`, or those that were not compared yet.
@@ -152,9 +164,9 @@ impl Ledger {
     }
 
     /// Records the answer that a request would get now.
-    pub(crate) fn would_answer(&mut self, call: &Call, body: &[u8]) {
+    pub(crate) fn would_answer(&mut self, call: &Call, hash: Hash) {
         if let Some(entry) = self.entries.get_mut(call) {
-            entry.now = hash(body);
+            entry.now = hash;
             entry.is_compared = true;
         }
     }
@@ -207,7 +219,8 @@ impl Ledger {
     }
 }
 
-fn hash(body: &[u8]) -> Hash {
+/// Returns the hash of a body.
+pub(crate) fn hash(body: &[u8]) -> Hash {
     let digest = digest(&SHA256, body);
     digest.as_ref().try_into().unwrap_or_default()
 }
@@ -245,14 +258,14 @@ mod tests {
 
         fn answer(&mut self, set: &str, parameter: &str, body: &str) {
             let call = call(set, parameter);
-            self.ledger.answered(call, body.as_bytes(), self.now);
+            self.ledger.answered(call, hash(body.as_bytes()), self.now);
         }
 
         /// Changes the answer to every request of a set.
         fn becomes(&mut self, set: &str, body: &str) {
             for call in self.ledger.calls(true, self.now) {
                 if call.application_set == set {
-                    self.ledger.would_answer(&call, body.as_bytes());
+                    self.ledger.would_answer(&call, hash(body.as_bytes()));
                 }
             }
         }
@@ -272,7 +285,7 @@ mod tests {
             r#"{{"applicationSetName":"{set}","input":{{"parameters":{{"a":"{parameter}"}}}}}}"#
         );
         let request = Request::from_body(body.as_bytes()).unwrap();
-        Call::new(None, "t", &request)
+        Call::new(None, &parameter[..1], &request)
     }
 
     #[test]
@@ -354,11 +367,16 @@ mod tests {
     #[test]
     fn the_ledger_and_each_round_are_bounded() {
         let mut book = Book::new();
-        for number in 0..MAX_CALLS {
-            book.answer(&format!("set-{number}"), "x", "1");
-            book.now += Duration::from_millis(1);
+        for number in 0..MAX_OF_TOKEN {
+            for token in ["x", "y"] {
+                book.answer(&format!("set-{number}"), token, "1");
+                book.now += Duration::from_millis(1);
+            }
         }
-        book.answer("one-more", "x", "1");
+        book.answer("one-more", "y", "1");
+        assert!(book.ledger.entries.contains_key(&call("set-0", "x")));
+        assert!(!book.ledger.entries.contains_key(&call("set-0", "y")));
+        book.answer("one-more", "z", "1");
         book.answer("too-long", &"x".repeat(MAX_PARAMETERS), "1");
         assert_eq!(book.ledger.len(), MAX_CALLS);
         assert!(!book.ledger.entries.contains_key(&call("set-0", "x")));
@@ -367,6 +385,7 @@ mod tests {
         }
         assert_eq!(book.round(Outcome::Requested).len(), MAX_SETS);
         assert_eq!(book.round(Outcome::Requested).len(), 9);
+        assert_eq!(book.ledger.len(), MAX_CALLS);
         book.now += EXPIRY;
         assert!(book.ledger.calls(true, book.now).is_empty());
     }

@@ -10,6 +10,7 @@
 
 mod api;
 mod commands;
+mod compute;
 mod connection;
 mod ledger;
 mod live;
@@ -19,22 +20,24 @@ mod refresh;
 mod registries;
 mod serve;
 mod service;
+mod shares;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 pub use commands::{CommandLine, Flags};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::live::Certificate;
 use crate::serve::{Bounds, Server};
 
 /// The version of the package. In a release `cargo xtask dist` sets it to the version and the commit.
@@ -92,9 +95,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
 async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
+    let hangup = signal(SignalKind::hangup())?;
     let service = Arc::new(Service::new(flags)?);
-    service.check_tokens()?;
-    let tls = Certificate::from_flags(flags)?;
 
     let api = listen(flags.listen, "api")?;
     let ops = listen(flags.ops_listen, "ops")?;
@@ -102,8 +104,10 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let router = api::ops_router(Arc::clone(&service));
     let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
     let router = api::router(Arc::clone(&service));
+    let tls = service.certificate.clone();
     let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
 
+    let reloads = tokio::spawn(reload(Arc::clone(&service), hangup));
     let refreshes = tokio::spawn(refresh::run(Arc::clone(&service)));
     tokio::select! {
         _ = terminated.recv() => {}
@@ -116,8 +120,27 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     // Running calls end at their deadline at the latest.
     api.finish().await;
     ops.finish().await;
+    reloads.abort();
     tracing::info!("drained");
     Ok(())
+}
+
+/// The time between two reads of the files that may change.
+const RELOAD: Duration = Duration::from_secs(1);
+
+/// Reads the files that may change once a second, and at once at SIGHUP.
+async fn reload(service: Arc<Service>, mut hangup: Signal) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RELOAD) => {}
+            _ = hangup.recv() => tracing::info!("SIGHUP: reading all files"),
+        }
+        let service = Arc::clone(&service);
+        // A large configuration takes a while.
+        if spawn_blocking(move || service.reload()).await.is_err() {
+            tracing::error!("reading the files panicked: report this as a bug");
+        }
+    }
 }
 
 /// The maximum number of connections that wait to be accepted.

@@ -1,19 +1,19 @@
 //! Files that may change while they are in use: the configuration, the certificate and the tokens.
 //!
-//! The files are read at each use, and parsed when their bytes have changed. So a change takes effect at once, whether a file was
-//! written or a symbolic link was swapped as in a mounted ConfigMap. Readiness probes read the files too, so an invalid file is
-//! reported within seconds.
+//! One task reads the files once a second, and parses them when their bytes have changed. Calls get the last value without reading a
+//! file. It does not matter whether a file was written or a symbolic link was swapped as in a mounted ConfigMap.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use ring::digest::{Digest, SHA256, digest};
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::Flags;
@@ -22,17 +22,17 @@ use crate::Flags;
 pub(crate) struct Live<T> {
     files: Vec<PathBuf>,
     parse: Parse<T>,
-    state: Mutex<State<T>>,
+    /// The bytes that were parsed last. Locked while files are read.
+    seen: Mutex<Vec<Vec<u8>>>,
+    published: watch::Sender<Published<T>>,
 }
 
 /// Parses the contents of the files, in their order.
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
-struct State<T> {
+struct Published<T> {
     value: Arc<T>,
-    /// The bytes that were parsed last.
-    seen: Vec<Vec<u8>>,
-    /// Why these bytes are invalid, if they are.
+    /// Why the files have another content than this, if they have.
     problem: Option<String>,
 }
 
@@ -47,56 +47,60 @@ impl<T> Live<T> {
     ) -> anyhow::Result<Self> {
         let seen = read(&files)?;
         let value = Arc::new(parse(&seen).with_context(|| names(&files))?);
+        let problem = None;
         Ok(Self {
             files,
             parse: Box::new(parse),
-            state: Mutex::new(State {
-                value,
-                seen,
-                problem: None,
-            }),
+            seen: Mutex::new(seen),
+            published: watch::Sender::new(Published { value, problem }),
         })
+    }
+
+    /// Reads the files again, and publishes their value if they have changed.
+    pub(crate) fn reload(&self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = match read(&self.files) {
+            Ok(bytes) if bytes == *seen => return,
+            Ok(bytes) => {
+                let parsed = (self.parse)(&bytes);
+                *seen = bytes;
+                parsed
+            }
+            Err(error) => {
+                // Forces the next content to be parsed, even if it is unchanged.
+                seen.clear();
+                Err(error)
+            }
+        };
+        let files = names(&self.files);
+        match read {
+            Ok(value) => {
+                tracing::info!(files, "a change took effect");
+                let (value, problem) = (Arc::new(value), None);
+                self.published.send_replace(Published { value, problem });
+            }
+            Err(error) => self.published.send_modify(|published| {
+                let problem = format!("{error:#}");
+                if published.problem.as_ref() != Some(&problem) {
+                    tracing::error!(
+                        files,
+                        problem,
+                        "a changed file is invalid: its previous content stays in use"
+                    );
+                }
+                published.problem = Some(problem);
+            }),
+        }
     }
 
     /// Returns the value of the files, or their last valid value.
     pub(crate) fn current(&self) -> Arc<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let problem = match read(&self.files) {
-            Ok(bytes) if bytes == state.seen => state.problem.clone(),
-            Ok(bytes) => {
-                let parsed = (self.parse)(&bytes);
-                state.seen = bytes;
-                match parsed {
-                    Ok(value) => {
-                        state.value = Arc::new(value);
-                        tracing::info!(files = names(&self.files), "a change took effect");
-                        None
-                    }
-                    Err(error) => Some(format!("{error:#}")),
-                }
-            }
-            Err(error) => {
-                // Forces the next content to be parsed, even if it is unchanged.
-                state.seen.clear();
-                Some(format!("{error:#}"))
-            }
-        };
-        if let Some(problem) = problem.as_ref().filter(|_| state.problem != problem) {
-            tracing::error!(
-                files = names(&self.files),
-                problem,
-                "a changed file is invalid: its previous content stays in use"
-            );
-        }
-        state.problem = problem;
-        Arc::clone(&state.value)
+        Arc::clone(&self.published.borrow().value)
     }
 
-    /// Whether the current content of the files is valid and in use.
+    /// Whether the content of the files is valid and in use.
     pub(crate) fn is_good(&self) -> bool {
-        self.current();
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.problem.is_none()
+        self.published.borrow().problem.is_none()
     }
 }
 
@@ -120,15 +124,20 @@ pub(crate) struct Certificate(Live<ServerConfig>);
 
 impl Certificate {
     /// Reads the certificate, if the flags name one.
-    pub(crate) fn from_flags(flags: &Flags) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn from_flags(flags: &Flags) -> anyhow::Result<Option<Arc<Self>>> {
         let (Some(cert), Some(key)) = (&flags.tls_cert, &flags.tls_key) else {
             return Ok(None);
         };
         let live = Live::new(vec![cert.clone(), key.clone()], |files| match files {
             [cert, key] => server_config(cert, key),
-            _ => anyhow::bail!("a certificate needs two files"),
+            _ => bail!("a certificate needs two files"),
         })?;
-        Ok(Some(Self(live)))
+        Ok(Some(Arc::new(Self(live))))
+    }
+
+    /// Reads the files again.
+    pub(crate) fn reload(&self) {
+        self.0.reload();
     }
 
     /// Returns the acceptor for the next connection.
@@ -152,21 +161,102 @@ fn server_config(cert: &[u8], key: &[u8]) -> anyhow::Result<ServerConfig> {
     Ok(config)
 }
 
+/// The place of the tokens, which may be rotated without a restart.
+pub(crate) struct LiveTokens {
+    place: TokenPlace,
+    /// `None` if they cannot be read. Every call is then refused, because a token may have been revoked.
+    published: watch::Sender<Option<Arc<Tokens>>>,
+}
+
+/// Where the tokens are.
+#[derive(Clone, Debug)]
+pub(crate) enum TokenPlace {
+    /// A directory with a file for each token.
+    Dir(PathBuf),
+    /// The file with the only token.
+    File(PathBuf),
+    /// Nowhere: a command needs none.
+    Nowhere,
+}
+
+impl LiveTokens {
+    /// Reads the tokens for the first time.
+    ///
+    /// # Errors
+    /// Returns `Err` if the place is not what the flag says. A place that does not exist yet is no error.
+    pub(crate) fn new(place: TokenPlace) -> anyhow::Result<Self> {
+        match &place {
+            TokenPlace::Dir(dir) if dir.is_file() => {
+                bail!("{} is a file: use --token-file", dir.display())
+            }
+            TokenPlace::File(file) if file.is_dir() => bail!(
+                "{} is a directory, whose files would all be tokens: name the file, or use --tokens-dir",
+                file.display()
+            ),
+            _ => {}
+        }
+        let published = watch::Sender::new(None);
+        let tokens = Self { place, published };
+        tokens.reload();
+        if tokens.current().is_some_and(|it| it.is_empty()) {
+            let path = tokens.place.shown();
+            tracing::warn!(
+                path,
+                "there is no token: every call is refused until one is added"
+            );
+        }
+        Ok(tokens)
+    }
+
+    /// Reads the tokens again.
+    pub(crate) fn reload(&self) {
+        let read = match &self.place {
+            TokenPlace::Dir(dir) => Tokens::in_dir(dir),
+            TokenPlace::File(file) => Tokens::in_file(file),
+            TokenPlace::Nowhere => return,
+        };
+        let is_first_failure = self.published.borrow().is_some();
+        if let Err(error) = &read
+            && is_first_failure
+        {
+            let path = self.place.shown();
+            tracing::error!(path, %error, "the tokens cannot be read");
+        }
+        self.published.send_replace(read.ok().map(Arc::new));
+    }
+
+    /// Returns the tokens, if they can be read.
+    pub(crate) fn current(&self) -> Option<Arc<Tokens>> {
+        self.published.borrow().clone()
+    }
+}
+
+impl TokenPlace {
+    fn shown(&self) -> String {
+        match self {
+            Self::Dir(path) | Self::File(path) => path.display().to_string(),
+            Self::Nowhere => String::new(),
+        }
+    }
+}
+
 /// The bearer tokens of callers. Each file has one token, and its name is the name of the token.
 ///
-/// The files are read for every request, so that tokens can be rotated without a restart. Only hashes are kept: they have the same
-/// length, so a comparison takes the same time for every token.
+/// Only hashes are kept: they have the same length, so a comparison takes the same time for every token.
 pub(crate) struct Tokens(Vec<(String, Digest)>);
 
 impl Tokens {
-    /// Reads the file `path`, or the files in the directory `path`. An empty file has no token.
-    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+    /// Reads a file. An empty one has no token.
+    fn in_file(file: &Path) -> io::Result<Self> {
         let mut tokens = Self(Vec::new());
-        if !path.is_dir() {
-            tokens.add(path, &fs::read(path)?);
-            return Ok(tokens);
-        }
-        for file in files(path)? {
+        tokens.add(file, &fs::read(file)?);
+        Ok(tokens)
+    }
+
+    /// Reads the files in a directory.
+    fn in_dir(dir: &Path) -> io::Result<Self> {
+        let mut tokens = Self(Vec::new());
+        for file in files(dir)? {
             match fs::read(&file) {
                 // The file was removed after the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -233,20 +323,24 @@ mod tests {
 
         write("1");
         let live = Live::new(vec![file.clone()], parse).unwrap();
-        assert_eq!((*live.current(), live.is_good()), (1, true));
+        let read = || {
+            live.reload();
+            (*live.current(), live.is_good())
+        };
+        assert_eq!(read(), (1, true));
         write("y");
-        assert_eq!((*live.current(), live.is_good()), (1, false));
+        assert_eq!(read(), (1, false));
         // Unchanged, and still invalid.
-        assert_eq!((*live.current(), live.is_good()), (1, false));
+        assert_eq!(read(), (1, false));
         fs::remove_file(&file).unwrap();
-        assert_eq!((*live.current(), live.is_good()), (1, false));
+        assert_eq!(read(), (1, false));
         write("2");
-        assert_eq!((*live.current(), live.is_good()), (2, true));
+        assert_eq!(read(), (2, true));
         // The content that is in use counts as valid again.
         fs::remove_file(&file).unwrap();
-        assert!(!live.is_good());
+        assert!(!read().1);
         write("2");
-        assert_eq!((*live.current(), live.is_good()), (2, true));
+        assert_eq!(read(), (2, true));
     }
 
     #[test]
@@ -258,7 +352,7 @@ mod tests {
             fs::write(at(name).join("argocd"), token).unwrap();
         };
         let named = |sent: &str| {
-            let tokens = Tokens::read(dir.path()).unwrap();
+            let tokens = Tokens::in_dir(dir.path()).unwrap();
             tokens.name_of(sent.as_bytes()).map(str::to_owned)
         };
         revision("..1", "old\n");
@@ -274,12 +368,31 @@ mod tests {
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
         assert_eq!(named("old"), None);
         assert_eq!(named("new").as_deref(), Some("argocd"));
-        let only = Tokens::read(&at("argocd")).unwrap();
+        let only = Tokens::in_file(&at("argocd")).unwrap();
         assert_eq!(
             (only.name_of(b"new"), only.name_of(b"")),
             (Some("argocd"), None)
         );
-        assert!(Tokens::read(&at("empty")).unwrap().is_empty());
-        assert!(Tokens::read(&at("missing")).is_err());
+        assert!(Tokens::in_file(&at("empty")).unwrap().is_empty());
+        assert!(Tokens::in_file(&at("missing")).is_err());
+    }
+
+    #[test]
+    fn a_place_must_be_what_its_flag_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("argocd");
+        let refused = |place| LiveTokens::new(place).err().map(|error| error.to_string());
+        fs::write(&file, "t").unwrap();
+        let why = refused(TokenPlace::File(dir.path().to_owned())).unwrap();
+        assert!(why.ends_with("name the file, or use --tokens-dir"), "{why}");
+        let why = refused(TokenPlace::Dir(file.clone())).unwrap();
+        assert!(why.ends_with("is a file: use --token-file"), "{why}");
+
+        let tokens = LiveTokens::new(TokenPlace::Dir(dir.path().to_owned())).unwrap();
+        assert!(tokens.current().is_some());
+        // A token may have been revoked, so none is known.
+        drop(dir);
+        tokens.reload();
+        assert!(tokens.current().is_none());
     }
 }

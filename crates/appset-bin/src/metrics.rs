@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     stale: Family<RegistryLabels, Gauge>,
     running: Gauge,
     cancelled: Counter,
+    reloads: Counter,
     closed: Family<ClosedLabels, Counter>,
     refreshes: Family<RefreshLabels, Counter>,
     remembered: Gauge,
@@ -139,6 +140,10 @@ impl Metrics {
                 "Number of requests whose answers are compared when an object changes",
             ),
             draining: register.add("draining", "Whether the process is draining"),
+            reloads: register.add(
+                "reloads",
+                "How often the files that may change were read",
+            ),
             config_good: register.add(
                 "config_good",
                 "Whether the current configuration file is valid and in use",
@@ -227,6 +232,10 @@ impl Metrics {
     /// Sets the number of recorded requests.
     pub(crate) fn remembered(&self, requests: usize) {
         self.remembered.set(requests.try_into().unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn reloaded(&self) {
+        self.reloads.inc();
     }
 
     pub(crate) fn drain(&self) {

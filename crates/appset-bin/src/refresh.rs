@@ -65,19 +65,17 @@ pub(crate) async fn run(service: Arc<Service>) {
 /// Compares `all` answers, or those that were not compared yet, and annotates the sets whose answers differ.
 ///
 /// Returns whether the next round must compare all answers even if no object changes.
-async fn round(service: &Service, sets: &ApplicationSets, all: bool) -> bool {
+async fn round(service: &Arc<Service>, sets: &ApplicationSets, all: bool) -> bool {
     let calls = service.ledger().calls(all, Instant::now());
     let mut is_open = false;
     for call in calls {
         match service.answer_again(&call).await {
-            Ok(body) => service.ledger().would_answer(&call, &body),
+            Ok(hash) => service.ledger().would_answer(&call, hash),
             // The objects may become known again without a change event.
             Err(Failure::NotReady(_)) => is_open = true,
             // After an error Argo CD would keep the Applications, so there is no need for a request.
             Err(_) => {}
         }
-        // Calls of Argo CD have priority.
-        tokio::task::yield_now().await;
     }
     let (due, is_more_due) = service.ledger().due(Instant::now());
     for set in due {

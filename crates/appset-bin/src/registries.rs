@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{
@@ -9,6 +10,7 @@ use appset_generator::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use moka::future::Cache;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::metrics::RegistryMetrics;
@@ -50,6 +52,8 @@ pub(crate) struct Registries {
     failed: TtlCache<Key, Failure>,
     seen: TtlCache<Reference, (Digest, Instant)>,
     metrics: RegistryMetrics,
+    /// The credentials, or why they cannot be used.
+    keychain: watch::Sender<Result<Arc<Keychain>, String>>,
 }
 
 /// An image, and the credentials with which it is looked up.
@@ -72,7 +76,23 @@ impl Registries {
             failed: TtlCache::new(),
             seen: TtlCache::new(),
             metrics,
+            keychain: watch::Sender::new(Ok(Arc::default())),
         }
+    }
+
+    /// Reads the files with credentials. The credentials of some registries are short-lived.
+    pub(crate) fn reload(&self, files: &[PathBuf]) {
+        let read = keychain(files).map(Arc::new);
+        self.keychain.send_if_modified(|current| {
+            let is_same = *current == read;
+            if let Err(problem) = &read
+                && !is_same
+            {
+                tracing::error!("{problem}");
+            }
+            *current = read;
+            !is_same
+        });
     }
 
     /// Returns the digests of the images that exist, by the names in the query.
@@ -82,7 +102,11 @@ impl Registries {
         source: &ImageDigests,
         deadline: Deadline,
     ) -> Result<BTreeMap<String, Found>, Failure> {
-        let keychain = keychain(source.docker_config())?;
+        let keychain = self.keychain.borrow().clone();
+        let keychain = keychain.map_err(|_| {
+            let what = "dockerConfig cannot be used: see the generator's log";
+            Failure::Upstream(what.to_owned())
+        })?;
         let images = query.references();
         let images: Vec<_> = images
             .map(|(name, image)| (name.to_owned(), image.clone()))
@@ -232,20 +256,14 @@ impl Registries {
     }
 }
 
-/// Reads the credentials. The files are read for every call, because the credentials of some registries are short-lived.
-fn keychain(files: &[PathBuf]) -> Result<Keychain, Failure> {
+fn keychain(files: &[PathBuf]) -> Result<Keychain, String> {
     let mut keychain = Keychain::default();
     for file in files {
         let added = match std::fs::read(file) {
             Ok(text) => keychain.add(&text).map_err(anyhow::Error::from),
             Err(error) => Err(error.into()),
         };
-        if let Err(error) = added {
-            tracing::error!("dockerConfig {}: {error:#}", file.display());
-            return Err(Failure::Upstream(
-                "dockerConfig cannot be used: see the generator's log".to_owned(),
-            ));
-        }
+        added.map_err(|error| format!("dockerConfig {}: {error:#}", file.display()))?;
     }
     Ok(keychain)
 }

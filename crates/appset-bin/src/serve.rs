@@ -83,7 +83,7 @@ impl Server {
     /// Accepts connections until [`finish`](Self::finish), with TLS if there is a certificate.
     pub(crate) fn start(
         listener: TcpListener,
-        tls: Option<Certificate>,
+        tls: Option<Arc<Certificate>>,
         router: Router,
         bounds: Bounds,
         closed: Closed,
@@ -173,7 +173,7 @@ impl Open {
 
 async fn accept(
     listener: TcpListener,
-    tls: Option<Certificate>,
+    tls: Option<Arc<Certificate>>,
     handler: Handler,
     mut open: Open,
     mut stopped: oneshot::Receiver<()>,
@@ -201,7 +201,7 @@ async fn accept(
             place = open.place() => place,
         };
         let Some(place) = place else { break };
-        let acceptor = tls.as_ref().map(Certificate::acceptor);
+        let acceptor = tls.as_ref().map(|it| it.acceptor());
         let phase = Phase::new(handler.limits);
         let (handler, closing) = (handler.clone(), open.add(Arc::clone(&phase)));
         connections.spawn(async move {

@@ -54,6 +54,9 @@ pub enum Failure {
         "the token is unknown: compare the Secret to which the ConfigMap's token refers with the generator's Secret"
     )]
     WrongToken,
+    /// The request has two Authorization headers.
+    #[error("the request has more than one Authorization header: send one")]
+    TwoTokens,
     /// Argo CD did not find the key in the Secret, and sent the reference itself.
     #[error("Argo CD sent a reference instead of a token: its Secret has no such key")]
     TokenReference,
@@ -124,9 +127,16 @@ pub enum Failure {
         "the answer is longer than {0} bytes: ask for fewer sets or shorter parameters, or raise --max-answer"
     )]
     AnswerTooLarge(usize),
-    /// This number of calls is running, which is the limit.
-    #[error("{0} calls are running already: try again, or raise --max-concurrent")]
+    /// This number of calls is the limit.
+    #[error(
+        "{0} calls are the limit, of which one token may have half: try again, or raise --max-concurrent"
+    )]
     Busy(usize),
+    /// The bodies and answers in progress use this number of MiB, which is the limit.
+    #[error(
+        "the requests and answers in progress may use {0} MiB, of which one token may have half: try again, or raise --memory"
+    )]
+    Memory(usize),
     /// The generator has a bug.
     #[error("the generator failed: search its log for this requestId")]
     Internal,
@@ -213,8 +223,8 @@ impl Failure {
             Self::BodyTooLarge(_) => (413, "too_large"),
             Self::AnswerTooLarge(_) => (413, "answer_too_large"),
             Self::Head(414..=431) => (431, "head_too_large"),
-            Self::Head(_) => (400, "invalid_head"),
-            Self::Busy(_) => (429, "busy"),
+            Self::Head(_) | Self::TwoTokens => (400, "invalid_head"),
+            Self::Busy(_) | Self::Memory(_) => (429, "busy"),
             Self::Internal => (500, "internal"),
             Self::Upstream(_) | Self::Registry { .. } => (502, "upstream"),
             Self::NotReady(_) => (503, "not_ready"),
@@ -271,6 +281,8 @@ impl Failure {
             | Self::BodyTooLarge(_)
             | Self::AnswerTooLarge(_)
             | Self::Busy(_)
+            | Self::Memory(_)
+            | Self::TwoTokens
             | Self::Internal
             | Self::Upstream(_)
             | Self::NotReady(_)

@@ -145,6 +145,7 @@ impl TestClient {
         let (config, images) = query(config, request);
         let deadline = Deadline::of_call(Duration::from_secs(seconds));
         let source = config.image_digests().unwrap();
+        self.registries.reload(source.docker_config());
         self.registries.look_up(&images, source, deadline).await
     }
 }

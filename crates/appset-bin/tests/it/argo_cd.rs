@@ -182,6 +182,7 @@ fn without_the_token_the_status_is_403() {
     }
     assert_eq!(registry.requests(), [""; 0]);
     std::fs::write(generator.dir().join("token"), "next").unwrap();
+    generator.reload();
     assert_eq!(curl(&generator, Some("strong-password"), HELLO).status, 403);
     assert_eq!(curl(&generator, Some("next"), HELLO).status, 200);
 }

@@ -183,6 +183,7 @@ fn a_certificate_changes_without_a_restart() {
     assert_eq!(https_status(&generator, &first).unwrap(), "HTTP/1.1 200 OK");
 
     let second = write_certificate(dir.path());
+    generator.reload();
     assert_eq!(
         https_status(&generator, &second).unwrap(),
         "HTTP/1.1 200 OK"
@@ -191,6 +192,7 @@ fn a_certificate_changes_without_a_restart() {
 
     // With an invalid key the previous certificate stays in use.
     fs::write(dir.path().join("tls.key"), "none").unwrap();
+    generator.reload();
     assert_eq!(
         https_status(&generator, &second).unwrap(),
         "HTTP/1.1 200 OK"

@@ -230,9 +230,32 @@ impl Generator {
         }
     }
 
+    /// Waits until all files that may have changed are read again.
+    pub(crate) fn reload(&self) {
+        let reloads = || -> u64 {
+            let metrics = self.ops("/metrics").body;
+            let mut lines = metrics.lines();
+            let count = lines.find_map(|line| line.strip_prefix("gloo_appset_reloads_total "));
+            count.unwrap().parse().unwrap()
+        };
+        // A reload that was going on may have read a file before the change.
+        for _ in 0..2 {
+            let before = reloads();
+            self.signal(Signal::HUP);
+            let started = Instant::now();
+            while reloads() == before {
+                assert!(started.elapsed() < TIMEOUT, "the files were never read");
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
     pub(crate) fn terminate(&self) {
-        let pid = Pid::from_child(&self.process);
-        kill_process(pid, Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
     }
 
     /// Terminates the process and returns its log.

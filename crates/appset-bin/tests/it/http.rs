@@ -139,11 +139,13 @@ fn tokens_and_configuration_change_without_a_restart() {
         generator.post("", Some(token), &asked).status
     };
     fs::write(generator.dir().join("tokens/next"), "next").unwrap();
+    generator.reload();
     assert_eq!(
         (status("strong-password", "hello"), status("next", "hello")),
         (200, 200)
     );
     fs::remove_file(generator.dir().join("tokens/argocd")).unwrap();
+    generator.reload();
     assert_eq!(
         (status("strong-password", "hello"), status("next", "hello")),
         (403, 200)
@@ -151,21 +153,82 @@ fn tokens_and_configuration_change_without_a_restart() {
 
     let config = generator.dir().join("config.yaml");
     fs::write(&config, "static: {other: {sets: [{a: 1}]}}").unwrap();
+    generator.reload();
     assert_eq!(
         (status("next", "hello"), status("next", "other")),
         (400, 200)
     );
     fs::write(&config, "static: {").unwrap();
+    generator.wait_for("gloo_appset_config_good 0");
     assert_eq!(
         (status("next", "other"), generator.ops("/readyz").status),
         (200, 200)
     );
-    assert!(
-        generator
-            .ops("/metrics")
-            .body
-            .contains("gloo_appset_config_good 0")
+}
+
+#[test]
+fn two_authorization_headers_are_refused() {
+    let generator = start();
+    let path = "/api/v1/getparams.execute";
+    let header = |token: &str| ("authorization", format!("Bearer {token}"));
+    let asked = body(json!({"source": "hello"}));
+    for tokens in [["strong-password", "wrong"], ["wrong", "strong-password"]] {
+        let headers = tokens.map(header);
+        refused(
+            &generator.send("POST", path, &headers, &asked),
+            400,
+            "invalid_head",
+        );
+    }
+    refused(
+        &generator.post("", Some("strong-password"), r#"{"input":{}, "input":{}}"#),
+        400,
+        "invalid_input",
     );
+}
+
+#[test]
+fn an_answer_has_a_largest_size() {
+    let config = "static: {many: {sets: [{a: 1}, {a: 2}, {a: 3}]}}";
+    let flags = ["--max-answer=1", "--memory=8"];
+    let generator = Generator::start_with(config, &[("argocd", "t")], &flags);
+    let of_size = |size: usize| {
+        let asked = body(json!({"key": "x".repeat(size)}));
+        generator.post("", Some("t"), &asked)
+    };
+    let large = of_size(300 << 10);
+    assert_eq!(large.status, 200, "{}", large.body);
+    assert!(large.body.len() > 900 << 10);
+    refused(&of_size(400 << 10), 413, "answer_too_large");
+}
+
+/// Calls with one token send their body slowly, so that they keep what they hold.
+#[test]
+fn a_token_leaves_half_of_everything_to_others() {
+    let tokens = [("a", "a"), ("b", "b")];
+    let flags = ["--max-concurrent=4", "--memory=4"];
+    let config = "static: {hello: {sets: [{key1: val1}]}}";
+    let generator = Generator::start_with(config, &tokens, &flags);
+    let path = "/api/v1/getparams.execute";
+    let authorization = [("authorization", "Bearer a".to_owned())];
+    let slow = || generator.begin("POST", path, &authorization, 1 << 20);
+    let hello = body(json!({}));
+    let held = [slow(), slow()];
+    generator.wait_for("gloo_appset_running_calls 2");
+    refused(&generator.post("", Some("a"), &hello), 429, "busy");
+    for _ in 0..3 {
+        assert_eq!(generator.post("", Some("b"), &hello).status, 200);
+    }
+    drop(held);
+    generator.wait_for("gloo_appset_running_calls 0");
+    assert_eq!(generator.post("", Some("a"), &hello).status, 200);
+
+    // The body and the answer need more than half of the memory.
+    let config = "static: {two: {sets: [{a: 1}, {a: 2}]}}";
+    let small = Generator::start_with(config, &tokens, &flags);
+    let long = body(json!({"key": "x".repeat(900 << 10)}));
+    refused(&small.post("", Some("a"), &long), 429, "busy");
+    assert_eq!(small.post("", Some("b"), &hello).status, 200);
 }
 
 #[test]
@@ -189,6 +252,7 @@ fn probes_and_metrics_are_served() {
         assert!(metrics.contains(line), "{metrics}");
     }
     fs::remove_dir_all(generator.dir().join("tokens")).unwrap();
+    generator.reload();
     assert_eq!(generator.ops("/readyz").status, 503);
     refused(
         &generator.post("", Some("strong-password"), ""),

@@ -189,9 +189,11 @@ fn a_token_is_fetched_with_the_credentials() {
     )
     .unwrap();
     write("wrong");
+    generator.reload();
     let reply = ask(&generator, &json!({}));
     assert_eq!(reply.status, 502, "{}", reply.body);
     write("dTpw");
+    generator.reload();
     let reply = ask(&generator, &json!({}));
     assert!(
         reply.status == 200 && reply.body.contains(HASH),
@@ -212,7 +214,7 @@ fn concurrent_calls_for_one_image_share_a_lookup() {
         held.lock().unwrap().recv().ok()?;
         said(200, MANIFEST)
     });
-    let generator = generator(&registry.host, &[]);
+    let generator = generator(&registry.host, &["--max-concurrent=100"]);
     let calls: Vec<_> = (0..50).map(|_| begin(&generator)).collect();
     generator.wait_for("gloo_appset_running_calls 50");
     release.send(()).unwrap();

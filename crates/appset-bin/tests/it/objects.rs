@@ -267,11 +267,13 @@ fn a_source_with_unknown_objects_is_not_ready_and_others_answer() {
         .filter(|line| !line.starts_with("gloo"));
     let config: Vec<_> = config.collect();
     fs::write(generator.dir().join("config.yaml"), config.join("\n")).unwrap();
+    generator.reload();
     assert_eq!(generator.ops("/readyz").status, 200);
     assert!(!generator.ops("/metrics").body.contains("watch_synced{"));
 
     // A source that is added later does not either, since the other sources still answer.
     fs::write(generator.dir().join("config.yaml"), ROUTES_CONFIG).unwrap();
+    generator.reload();
     assert_eq!(generator.ops("/readyz").status, 200);
     assert_eq!(generator.post("", Some("t"), ROUTES).status, 503);
 
