@@ -1,54 +1,23 @@
-//! The state of one connection: its current step, the time limit of the step, and whether it may be evicted.
+//! The state of one connection: whether an answer is pending and until when, and whether the connection may be evicted.
 //!
-//! ```text
-//! Waiting --first byte--> Head --all of the head--> Asked --answer is made--> Answered --it is written--> Waiting
-//! ```
-//!
-//! hyper has one limit for waiting and reading the head together. That is too long for a client that sends the head byte by
-//! byte, or too short for a client that keeps its connection between two polls. So this module has its own limits.
+//! hyper limits the time until the head of the next request. No library limits the time of a whole answer, which a client may
+//! read slowly, or chooses a connection to close when there are too many.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use appset_generator::Failure;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The time limits of the steps of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Between two requests, and before the first.
-    pub(crate) idle: Duration,
-    /// From the first byte of a head to the last.
-    pub(crate) head: Duration,
-    /// From the end of a head to the end of the answer.
-    pub(crate) answer: Duration,
-}
-
 /// The state of a connection, which its task shares with the task that accepts connections.
-#[derive(Debug)]
-pub(crate) struct Phase {
-    limits: Limits,
-    state: Mutex<State>,
-}
+#[derive(Debug, Default)]
+pub(crate) struct Phase(Mutex<State>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct State {
-    step: Step,
-    until: Instant,
+    /// Until when the pending answer must be written.
+    until: Option<Instant>,
     /// Whether a request was answered with 2xx.
     is_served: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Waiting,
-    Head,
-    Asked,
-    Answered,
 }
 
 /// The priority of a connection when one must be evicted. The lowest is evicted first.
@@ -60,187 +29,44 @@ pub(crate) enum Priority {
     Idle,
 }
 
+/// An answer is pending until this is dropped.
+pub(crate) struct Pending(Arc<Phase>);
+
 impl Phase {
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self {
-            limits,
-            state: Mutex::new(State {
-                step: Step::Waiting,
-                until: Instant::now() + limits.idle,
-                is_served: false,
-            }),
-        })
+    /// Begins an answer, for which there is this much time.
+    pub(crate) fn begin(self: &Arc<Self>, limit: Duration) -> Pending {
+        self.state().until = Some(Instant::now() + limit);
+        Pending(Arc::clone(self))
     }
 
-    /// Returns the time limit of the current step.
-    pub(crate) fn until(&self) -> Instant {
+    /// Records that a request was answered with 2xx.
+    pub(crate) fn served(&self) {
+        self.state().is_served = true;
+    }
+
+    /// Returns until when the pending answer must be written, if there is one.
+    pub(crate) fn until(&self) -> Option<Instant> {
         self.state().until
     }
 
-    /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because a request is pending.
+    /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because an answer is pending.
     pub(crate) fn priority(&self) -> Option<Priority> {
         let state = self.state();
-        match state.step {
-            Step::Asked | Step::Answered => None,
-            Step::Waiting | Step::Head if state.is_served => Some(Priority::Idle),
-            Step::Waiting | Step::Head => Some(Priority::Unknown),
+        match state.until {
+            Some(_) => None,
+            None if state.is_served => Some(Priority::Idle),
+            None => Some(Priority::Unknown),
         }
     }
 
-    /// Records that the whole head of a request was read.
-    pub(crate) fn asked(&self) {
-        self.enter(Step::Asked);
-    }
-
-    /// Records that the answer is complete. It is not written yet.
-    pub(crate) fn answered(&self, is_success: bool) {
-        let mut state = self.state();
-        // The limit of the answer covers both steps.
-        state.step = Step::Answered;
-        state.is_served |= is_success;
-    }
-
-    fn read(&self) {
-        if self.step() == Step::Waiting {
-            self.enter(Step::Head);
-        }
-    }
-
-    fn flushed(&self) {
-        if self.step() == Step::Answered {
-            self.enter(Step::Waiting);
-        }
-    }
-
-    fn step(&self) -> Step {
-        self.state().step
-    }
-
-    fn enter(&self, step: Step) {
-        let limit = match step {
-            Step::Waiting => self.limits.idle,
-            Step::Head => self.limits.head,
-            Step::Asked | Step::Answered => self.limits.answer,
-        };
-        let mut state = self.state();
-        state.step = step;
-        state.until = Instant::now() + limit;
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A stream that reports reads and flushes to its [`Phase`].
-///
-/// hyper itself answers an invalid head, without a body. Argo CD would show an empty message. So this type replaces the
-/// response with an error of this service.
-pub(crate) struct Observed<S> {
-    stream: S,
-    phase: Arc<Phase>,
-    /// The part of the replacement that is not written yet.
-    refusal: Vec<u8>,
-}
-
-impl<S> Observed<S> {
-    pub(crate) const fn new(stream: S, phase: Arc<Phase>) -> Self {
-        Self {
-            stream,
-            phase,
-            refusal: Vec::new(),
-        }
-    }
-
-    /// Returns whether `written` is hyper's own response. If so, it is dropped, and the replacement is queued.
-    fn replaces(&mut self, written: &[u8]) -> bool {
-        if !matches!(self.phase.step(), Step::Waiting | Step::Head) || written.is_empty() {
-            return false;
-        }
-        if self.refusal.is_empty() {
-            let status = written.get(9..12).and_then(|s| std::str::from_utf8(s).ok());
-            let failure = Failure::Head(status.and_then(|s| s.parse().ok()).unwrap_or(400));
-            let status = failure.code().status;
-            let body = failure.to_body("");
-            let length = body.len();
-            self.refusal = format!(
-                "HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-            )
-            .into_bytes();
-            self.refusal.extend(body);
-            tracing::debug!(status, "refused an invalid head");
-        }
-        true
-    }
-}
-
-impl<S: AsyncWrite + Unpin> Observed<S> {
-    fn poll_refusal(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.refusal.is_empty() {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(context, &self.refusal))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.refusal.drain(..written);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.phase.read();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.replaces(bytes) {
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_refusal(context))?;
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.phase.flushed();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_refusal(context))?;
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let first = buffers.iter().find(|buffer| !buffer.is_empty());
-        if first.is_some_and(|first| self.replaces(first)) {
-            let all = buffers.iter().map(|buffer| buffer.len()).sum();
-            return Poll::Ready(Ok(all));
-        }
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.state().until = None;
     }
 }
 
@@ -248,58 +74,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        idle: Duration::from_secs(120),
-        head: Duration::from_secs(10),
-        answer: Duration::from_secs(30),
-    };
-
-    fn left(phase: &Phase) -> u64 {
-        (phase.until() - Instant::now()).as_secs()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_step_has_its_own_limit() {
-        let phase = Phase::new(LIMITS);
-        assert_eq!(left(&phase), 120);
-        tokio::time::advance(Duration::from_secs(90)).await;
-        phase.read();
-        assert_eq!(left(&phase), 10);
-        tokio::time::advance(Duration::from_secs(4)).await;
-        // More bytes of the head do not extend the limit.
-        phase.read();
-        assert_eq!(left(&phase), 6);
-        phase.asked();
-        assert_eq!(left(&phase), 30);
-        tokio::time::advance(Duration::from_secs(5)).await;
-        // Reading the body or writing an interim response does not extend the limit.
-        phase.read();
-        phase.flushed();
-        assert_eq!(left(&phase), 25);
-        phase.answered(true);
-        assert_eq!(left(&phase), 25);
-        phase.flushed();
-        assert_eq!(left(&phase), 120);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn unknown_clients_are_evicted_first_and_pending_requests_never() {
-        let phase = Phase::new(LIMITS);
+    #[test]
+    fn unknown_clients_are_evicted_first_and_pending_answers_never() {
+        let phase = Arc::new(Phase::default());
         assert_eq!(phase.priority(), Some(Priority::Unknown));
-        phase.read();
+        let pending = phase.begin(Duration::from_secs(30));
+        assert!(phase.priority().is_none() && phase.until().is_some());
+        drop(pending);
         assert_eq!(phase.priority(), Some(Priority::Unknown));
-        phase.asked();
+        let pending = phase.begin(Duration::from_secs(30));
+        phase.served();
         assert_eq!(phase.priority(), None);
-        phase.answered(false);
-        assert_eq!(phase.priority(), None);
-        phase.flushed();
-        assert_eq!(phase.priority(), Some(Priority::Unknown));
-        phase.asked();
-        phase.answered(true);
-        phase.flushed();
-        assert_eq!(phase.priority(), Some(Priority::Idle));
-        phase.read();
-        assert_eq!(phase.priority(), Some(Priority::Idle));
+        drop(pending);
+        assert_eq!(
+            (phase.priority(), phase.until()),
+            (Some(Priority::Idle), None)
+        );
         assert!(Priority::Unknown < Priority::Idle);
     }
 }

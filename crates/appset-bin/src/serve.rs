@@ -8,25 +8,26 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use futures::FutureExt as _;
+use futures::{FutureExt as _, TryFutureExt as _};
+use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::Flags;
-use crate::connection::{Limits, Observed, Phase};
+use crate::connection::Phase;
 use crate::live::Certificate;
 use crate::metrics::Closed;
 
-/// The idle timeout of a connection. Go's client keeps an idle connection for 90 s, and its request fails if the server has just
-/// closed the connection.
+/// The time from an answer to the head of the next request. Go's client keeps an idle connection for 90 s, and its request fails if
+/// the server has just closed the connection. A client that sends a head slowly has as much time, but is evicted before others.
 const IDLE: Duration = Duration::from_secs(120);
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -44,7 +45,8 @@ const HEADERS: usize = 64;
 pub(crate) struct Bounds {
     /// The maximum number of open connections. One more may wait until a place is free.
     connections: usize,
-    limits: Limits,
+    /// The time from the head of a request to the end of its answer.
+    answer: Duration,
 }
 
 impl Bounds {
@@ -52,11 +54,7 @@ impl Bounds {
     pub(crate) fn api(flags: &Flags) -> Self {
         Self {
             connections: flags.max_concurrent.saturating_mul(4).max(1),
-            limits: Limits {
-                idle: IDLE,
-                head: Duration::from_secs(10),
-                answer: flags.deadline.saturating_add(WRITE),
-            },
+            answer: flags.deadline.saturating_add(WRITE),
         }
     }
 
@@ -64,11 +62,7 @@ impl Bounds {
     pub(crate) const fn ops() -> Self {
         Self {
             connections: 16,
-            limits: Limits {
-                idle: IDLE,
-                head: Duration::from_secs(5),
-                answer: Duration::from_secs(10),
-            },
+            answer: Duration::from_secs(10),
         }
     }
 }
@@ -97,7 +91,7 @@ impl Server {
         };
         let handler = Handler {
             router,
-            limits: bounds.limits,
+            answer: bounds.answer,
             closed,
         };
         Self {
@@ -191,7 +185,7 @@ async fn accept(
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
                 continue;
             }
         };
@@ -202,7 +196,7 @@ async fn accept(
         };
         let Some(place) = place else { break };
         let acceptor = tls.as_ref().map(|it| it.acceptor());
-        let phase = Phase::new(handler.limits);
+        let phase = Arc::new(Phase::default());
         let (handler, closing) = (handler.clone(), open.add(Arc::clone(&phase)));
         connections.spawn(async move {
             match acceptor {
@@ -220,7 +214,8 @@ async fn accept(
 #[derive(Clone)]
 struct Handler {
     router: Router,
-    limits: Limits,
+    /// The time from the head of a request to the end of its answer.
+    answer: Duration,
     closed: Closed,
 }
 
@@ -228,7 +223,7 @@ struct Handler {
 enum Event {
     /// hyper has finished.
     Ended(hyper::Result<()>),
-    /// The time limit of the step has passed.
+    /// The time for an answer has passed.
     Late,
     /// The connection is to be closed.
     Closing { is_evicted: bool },
@@ -261,37 +256,45 @@ impl Handler {
         mut closing: oneshot::Receiver<()>,
     ) {
         let router = TowerToHyperService::new(self.router);
-        let of_call = Arc::clone(&phase);
+        let (of_call, limit) = (Arc::clone(&phase), self.answer);
         let service = service_fn(move |request| {
-            of_call.asked();
-            let phase = Arc::clone(&of_call);
-            router.call(request).inspect(move |response| {
-                let status = response.as_ref().map(hyper::Response::status);
-                phase.answered(status.is_ok_and(|status| status.is_success()));
+            let (pending, phase) = (of_call.begin(limit), Arc::clone(&of_call));
+            router.call(request).map_ok(move |response| {
+                if response.status().is_success() {
+                    phase.served();
+                }
+                // The body is dropped when its last part is written, or when the connection ends.
+                response.map(|body| {
+                    body.map_frame(move |frame| {
+                        let _until_dropped = &pending;
+                        frame
+                    })
+                })
             })
         });
-        let stream = TokioIo::new(Observed::new(stream, Arc::clone(&phase)));
         let connection = http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .max_header_size(HEAD_BYTES)
             .max_headers(HEADERS)
-            // The phase has the time limits.
-            .header_read_timeout(None)
-            .serve_connection(stream, service);
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let mut late = pin!(sleep_until(phase.until()));
+        let mut late = pin!(sleep(IDLE));
         let mut is_closing = false;
         let ended = loop {
             let event = poll_fn(|context| {
                 if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                     return Poll::Ready(Event::Ended(ended));
                 }
-                // Polling the connection may have changed the step.
-                if late.deadline() != phase.until() {
-                    late.as_mut().reset(phase.until());
-                }
-                if late.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(Event::Late);
+                // Polling the connection may have begun an answer, or ended one.
+                if let Some(until) = phase.until() {
+                    if late.deadline() != until {
+                        late.as_mut().reset(until);
+                    }
+                    if late.as_mut().poll(context).is_ready() {
+                        return Poll::Ready(Event::Late);
+                    }
                 }
                 if !is_closing && let Poll::Ready(closing) = closing.poll_unpin(context) {
                     let is_evicted = closing.is_ok();
@@ -309,20 +312,28 @@ impl Handler {
                 }
             }
         };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection failed");
+        match ended {
+            Err(error) if error.is_timeout() => self.closed.late(),
+            Err(error) => tracing::debug!(%error, "a connection failed"),
+            Ok(()) => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use axum::routing::get;
+    use futures::StreamExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-    use tokio::time::{Instant, advance, sleep};
+    use tokio::time::{Instant, advance};
 
     use super::*;
     use crate::metrics::Metrics;
+
+    fn parts() -> impl futures::Stream<Item = Result<Vec<u8>, std::io::Error>> {
+        futures::stream::repeat_with(|| Ok(vec![b'x'; 64 << 10])).take(48)
+    }
 
     /// Connects to a server that answers `/` at once and never answers `/slow`.
     fn connect() -> DuplexStream {
@@ -330,21 +341,17 @@ mod tests {
         let never = get(async || std::future::pending::<()>().await);
         let router = Router::new()
             .route("/", get(async || "ok"))
-            .route("/slow", never);
-        let limits = Limits {
-            idle: IDLE,
-            head: Duration::from_secs(10),
-            answer: Duration::from_secs(30),
-        };
+            .route("/slow", never)
+            .route("/long", get(async || Body::from_stream(parts())));
         let closed = Metrics::new().closed("api");
         let handler = Handler {
             router,
-            limits,
+            answer: Duration::from_secs(30),
             closed,
         };
         tokio::spawn(async move {
             let (_closer, closing) = oneshot::channel();
-            handler.serve(server, Phase::new(limits), closing).await;
+            handler.serve(server, Arc::default(), closing).await;
         });
         client
     }
@@ -368,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_has_more_time_than_a_head() {
+    async fn an_idle_connection_has_two_minutes_with_the_head() {
         let mut client = connect();
         for _ in 0..2 {
             sleep(Duration::from_secs(90)).await;
@@ -379,14 +386,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_sent_byte_by_byte_is_cut_off_after_ten_seconds() {
+    async fn a_head_sent_byte_by_byte_is_cut_off() {
         let mut client = connect();
         answer(&mut client).await;
-        for byte in REQUEST.iter().take(9) {
+        for byte in REQUEST.iter().take(11) {
             client.write_all(&[*byte]).await.unwrap();
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(10)).await;
         }
-        assert_eq!(closed(client).await, 1);
+        assert_eq!(closed(client).await, 10);
+    }
+
+    /// A body of several parts, each of which hyper flushes.
+    #[tokio::test(start_paused = true)]
+    async fn a_long_answer_arrives_whole_or_is_cut_off() {
+        let length = 3 << 20;
+        let head = b"GET /long HTTP/1.1\r\nhost: a\r\n\r\n";
+        let mut client = connect();
+        client.write_all(head).await.unwrap();
+        let mut read = Vec::new();
+        while read.len() < length {
+            assert_ne!(client.read_buf(&mut read).await.unwrap(), 0);
+        }
+        assert!(read.starts_with(b"HTTP/1.1 200"));
+        assert_eq!(closed(client).await, 120);
+
+        let mut slow = connect();
+        slow.write_all(head).await.unwrap();
+        sleep(Duration::from_secs(31)).await;
+        assert_eq!(closed(slow).await, 0);
     }
 
     #[tokio::test(start_paused = true)]

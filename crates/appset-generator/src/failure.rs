@@ -116,9 +116,6 @@ pub enum Failure {
     /// A Workspace that is selected by name does not exist.
     #[error("Workspace {0} not found: create it or correct workspaces")]
     MissingWorkspace(gloo_types::ObjectKey),
-    /// The head of the request is invalid. Holds the status that the HTTP server chose.
-    #[error("{}", head(*.0))]
-    Head(u16),
     /// The body is longer than this number of bytes.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -222,8 +219,7 @@ impl Failure {
             Self::MissingWorkspace(_) => (409, "missing_workspace"),
             Self::BodyTooLarge(_) => (413, "too_large"),
             Self::AnswerTooLarge(_) => (413, "answer_too_large"),
-            Self::Head(414..=431) => (431, "head_too_large"),
-            Self::Head(_) | Self::TwoTokens => (400, "invalid_head"),
+            Self::TwoTokens => (400, "invalid_head"),
             Self::Busy(_) | Self::Memory(_) => (429, "busy"),
             Self::Internal => (500, "internal"),
             Self::Upstream(_) | Self::Registry { .. } => (502, "upstream"),
@@ -277,7 +273,6 @@ impl Failure {
             | Self::Empty(_)
             | Self::TooFew { .. }
             | Self::TooMany { .. }
-            | Self::Head(_)
             | Self::BodyTooLarge(_)
             | Self::AnswerTooLarge(_)
             | Self::Busy(_)
@@ -310,13 +305,6 @@ impl From<Problem> for Failure {
 /// Returns the part of `text`, a value of a request, that a message may contain.
 pub(crate) fn shown(text: &str) -> String {
     limited(text, MAX_VALUE)
-}
-
-const fn head(status: u16) -> &'static str {
-    match status {
-        414..=431 => "the head of the request is too large: the limits are 16 KiB and 64 headers",
-        _ => "the head of the request is not HTTP/1.1",
-    }
 }
 
 #[derive(Serialize)]
