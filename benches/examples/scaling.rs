@@ -1,0 +1,56 @@
+//! Doubles the size of what a caller or a tenant can make large, and prints the time and the allocated bytes with their ratio to the
+//! previous size. `cargo xtask bench --scaling` runs it. Linear work doubles; a ratio above 2.5 is marked.
+//!
+//! Arguments: the first size, and the number of sizes.
+
+#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+
+use std::time::{Duration, Instant};
+
+use benches::CASES;
+
+/// The largest ratio of linear work, with some noise.
+const LINEAR: f64 = 2.5;
+/// A case that takes longer than this is not doubled again.
+const LONG: Duration = Duration::from_secs(20);
+/// Work that allocates more than this at once is not doubled again: the next size may need four times as much.
+const LARGE: u64 = 1 << 30;
+/// Times below this are too short for a ratio.
+const SHORT: f64 = 2.0;
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|text| text.parse::<usize>());
+    let mut number = |default| args.next().and_then(Result::ok).unwrap_or(default);
+    let (first, sizes) = (number(10_000), number(4));
+    for case in CASES {
+        println!("{}:", case.name);
+        let mut before: Option<(f64, f64)> = None;
+        for doubled in 0..sizes {
+            let size = (first << doubled) / case.share;
+            let work = (case.prepare)(size);
+            let started = Instant::now();
+            let counts = allocation_counter::measure(work);
+            let took = started.elapsed();
+            let ms = took.as_secs_f64() * 1000.0;
+            let mib = counts.bytes_total as f64 / f64::from(1 << 20);
+            let ratio = |now: f64, before: f64| {
+                let mark = if now / before > LINEAR {
+                    " MORE THAN LINEAR"
+                } else {
+                    ""
+                };
+                format!("{:.1} times{mark}", now / before)
+            };
+            let time = before
+                .filter(|(ms, _)| *ms > SHORT)
+                .map_or(String::new(), |(b, _)| ratio(ms, b));
+            let bytes = before.map_or(String::new(), |(_, b)| ratio(mib, b));
+            println!("  {size:>7} {ms:>9.1} ms {time:<30} {mib:>9.1} MiB {bytes}");
+            if took > LONG || counts.bytes_max > LARGE {
+                println!("          not doubled again");
+                break;
+            }
+            before = Some((ms, mib));
+        }
+    }
+}
