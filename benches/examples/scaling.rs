@@ -5,14 +5,18 @@
 
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use benches::CASES;
+use allocation_counter::AllocationInfo;
+use benches::{CASES, Case};
 
 /// The largest ratio of linear work, with some noise.
 const LINEAR: f64 = 2.5;
 /// A case that takes longer than this is not doubled again.
 const LONG: Duration = Duration::from_secs(20);
+/// Work that takes longer than this is left behind. It goes on until the program ends.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Work that allocates more than this at once is not doubled again: the next size may need four times as much.
 const LARGE: u64 = 1 << 30;
 /// Times below this are too short for a ratio.
@@ -27,10 +31,10 @@ fn main() {
         let mut before: Option<(f64, f64)> = None;
         for doubled in 0..sizes {
             let size = (first << doubled) / case.share;
-            let work = (case.prepare)(size);
-            let started = Instant::now();
-            let counts = allocation_counter::measure(work);
-            let took = started.elapsed();
+            let Some((took, counts)) = measure(case, size) else {
+                println!("  {size:>7} not finished after {} s", PATIENCE.as_secs());
+                break;
+            };
             let ms = took.as_secs_f64() * 1000.0;
             let mib = counts.bytes_total as f64 / f64::from(1 << 20);
             let ratio = |now: f64, before: f64| {
@@ -53,4 +57,17 @@ fn main() {
             before = Some((ms, mib));
         }
     }
+}
+
+/// Does the work once, on a thread that can be left behind.
+fn measure(case: &'static Case, size: usize) -> Option<(Duration, AllocationInfo)> {
+    let (done, measured) = mpsc::channel();
+    std::thread::spawn(move || {
+        let work = (case.prepare)(size);
+        let started = Instant::now();
+        let counts = allocation_counter::measure(work);
+        // Sending fails if nobody waits any more.
+        let _ = done.send((started.elapsed(), counts));
+    });
+    measured.recv_timeout(PATIENCE).ok()
 }

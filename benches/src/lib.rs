@@ -86,8 +86,8 @@ pub const CASES: &[Case] = &[
     }),
     Case::new("Rollouts, and RouteTables that they select", rollouts),
     Case {
-        // 20 layers of two tables at the first size of the example.
-        share: 500,
+        // Ten layers of two tables at the first size of the example.
+        share: 1000,
         ..Case::new(
             "layers of two RouteTables that delegate to both below",
             layers,

@@ -56,6 +56,8 @@ pub(crate) enum Attack {
     SlowBodies,
     /// A configuration with 20,000 sets, rewritten each second by an administrator.
     Reloads,
+    /// Small valid calls, while 50 lines of the log are read in a second.
+    SlowLog,
     /// All of them.
     All,
 }
@@ -91,7 +93,7 @@ impl Attack {
             Self::None | Self::HalfOpen | Self::SlowBodies | Self::Reloads | Self::All => {
                 return None;
             }
-            Self::Flood | Self::WrongToken => ("default", String::new()),
+            Self::Flood | Self::SlowLog | Self::WrongToken => ("default", String::new()),
             Self::ManyKeys => ("default", fill("", |n| format!(r#""{n:05x}":"""#), "")),
             Self::LongKey => ("default", format!(r#""{}":"""#, long())),
             Self::NestedKeys => {

@@ -1,12 +1,12 @@
 //! The process under attack.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::attacks;
@@ -21,8 +21,9 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// Starts `binary`. An allocation above `limit` bytes ends the process, as the limit of a container would.
-    pub(crate) async fn start(binary: &str, limit: u64) -> Result<Self> {
+    /// Starts `binary`. An allocation above `limit` bytes ends the process, as the limit of a container would. Each line of the log
+    /// is read after `pause`.
+    pub(crate) fn start(binary: &str, limit: u64, pause: Duration) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("config.yaml"), attacks::config(None)?)?;
         let tokens = dir.path().join("tokens");
@@ -32,11 +33,12 @@ impl Generator {
         }
         let path =
             std::fs::canonicalize(binary).with_context(|| format!("{binary} does not exist"))?;
-        let mut process = Command::new(path)
+        let (log, stderr) = std::io::pipe()?;
+        let process = Command::new(path)
             .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
             .args(["--config=config.yaml", "--tokens-dir=tokens"])
             .current_dir(dir.path())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("{binary} cannot be started"))?;
@@ -47,11 +49,10 @@ impl Generator {
             maximum: Some(limit),
         };
         prlimit(pid, Resource::Data, limit).context("its memory cannot be limited")?;
-        let stderr = process.stderr.take().context("no stderr")?;
-        let mut lines = BufReader::new(stderr).lines();
+        let mut lines = BufReader::new(log).lines();
         let mut found = (None, None);
-        while let Some(line) = lines.next_line().await? {
-            let record: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        while let Some(line) = lines.next() {
+            let record: serde_json::Value = serde_json::from_str(&line?).unwrap_or_default();
             let address = record
                 .get("address")
                 .and_then(|it| it.as_str()?.parse().ok());
@@ -61,8 +62,8 @@ impl Generator {
                 _ => {}
             }
             if let (Some(api), Some(ops)) = found {
-                // Drains the log, because a full pipe would block the process.
-                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                // On a thread, which does not wait for the attackers: a full pipe would block the process.
+                std::thread::spawn(move || lines.for_each(|_line| std::thread::sleep(pause)));
                 return Ok(Self {
                     process,
                     id,

@@ -108,8 +108,10 @@ fn row(cells: &[&str]) {
 
 /// Runs one attack on a fresh process of `binary`. Returns the cells of its row.
 async fn measure(args: &Args, attack: Attack, binary: &str) -> Result<Vec<String>> {
-    let mut generator = Generator::start(binary, args.memory << 20).await?;
     let parts = attack.parts();
+    let is_slow = parts.contains(&Attack::SlowLog);
+    let pause = Duration::from_millis(if is_slow { 20 } else { 0 });
+    let mut generator = Generator::start(binary, args.memory << 20, pause)?;
     let attackers = Arc::new(Attackers {
         api: generator.api,
         ops: generator.ops,
