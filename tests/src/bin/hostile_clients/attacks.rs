@@ -67,7 +67,7 @@ pub(crate) struct Call {
     pub(crate) profile: &'static str,
     pub(crate) token: &'static str,
     pub(crate) body: String,
-    /// Whether each byte of the body is a chunk.
+    /// Whether the body is sent in chunks, which [`body`](Self::body) then has.
     pub(crate) is_chunked: bool,
     /// Whether the answer is read slowly.
     pub(crate) is_slow: bool,
@@ -135,6 +135,13 @@ impl Attack {
             Self::DuplicateKeys => ("default", fill("", |_| r#""a":"""#.to_owned(), "")),
             Self::TinyChunks => ("default", format!(r#""a":"{}""#, long())),
         };
+        let mut body = wrap(&parameters);
+        if self == Self::TinyChunks {
+            body = body.chars().fold(String::new(), |chunks, byte| {
+                chunks + "1\r\n" + byte.encode_utf8(&mut [0; 4]) + "\r\n"
+            });
+            body += "0\r\n\r\n";
+        }
         Some(Call {
             profile,
             token: if self == Self::WrongToken {
@@ -142,7 +149,7 @@ impl Attack {
             } else {
                 "hostile"
             },
-            body: wrap(&parameters),
+            body,
             is_chunked: self == Self::TinyChunks,
             is_slow: self == Self::SlowReader,
         })

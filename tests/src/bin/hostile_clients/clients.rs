@@ -204,18 +204,7 @@ impl Attackers {
         );
         let sent = async {
             write.write_all(head.as_bytes()).await?;
-            if !call.is_chunked {
-                return write.write_all(body.as_bytes()).await;
-            }
-            for part in body.as_bytes().chunks(4096) {
-                let part = String::from_utf8_lossy(part);
-                let chunks: String = part
-                    .chars()
-                    .map(|byte| format!("1\r\n{byte}\r\n"))
-                    .collect();
-                write.write_all(chunks.as_bytes()).await?;
-            }
-            write.write_all(b"0\r\n\r\n").await
+            write.write_all(body.as_bytes()).await
         };
         let answered = async {
             let mut buffer = vec![0; 64 << 10];
