@@ -1,7 +1,7 @@
 //! Doubles the size of what a caller or a tenant can make large, and prints the time and the allocated bytes with their ratio to the
 //! previous size. `cargo xtask bench --scaling` runs it. Linear work doubles; a ratio above 2.5 is marked.
 //!
-//! Arguments: the first size, and the number of sizes.
+//! Arguments: the first size, the number of sizes, and a part of the names of the cases.
 
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
@@ -23,10 +23,17 @@ const LARGE: u64 = 1 << 30;
 const SHORT: f64 = 2.0;
 
 fn main() {
-    let mut args = std::env::args().skip(1).map(|text| text.parse::<usize>());
-    let mut number = |default| args.next().and_then(Result::ok).unwrap_or(default);
-    let (first, sizes) = (number(10_000), number(4));
-    for case in CASES {
+    let mut args = std::env::args().skip(1);
+    let mut number = |default| {
+        args.next()
+            .map_or(Ok(default), |text| text.parse::<usize>())
+    };
+    let (Ok(first), Ok(sizes)) = (number(10_000), number(4)) else {
+        println!("the first two arguments are numbers");
+        return;
+    };
+    let part = args.next().unwrap_or_default();
+    for case in CASES.iter().filter(|case| case.name.contains(&part)) {
         println!("{}:", case.name);
         let mut before: Option<(f64, f64)> = None;
         for doubled in 0..sizes {
