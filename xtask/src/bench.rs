@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Only compare the smallest router in Rust with the smallest one in Go, both called by a host in Go.
     #[arg(long, conflicts_with = "cluster")]
     routers: bool,
+    /// Only double what a caller of the ApplicationSet generator can make large, and show what grows faster.
+    #[arg(long, conflicts_with_all = ["cluster", "routers"])]
+    scaling: bool,
     /// Plugins to compare, alternating. Default: the release binary, which is built first.
     #[arg(value_name = "BINARY", requires = "cluster")]
     plugins: Vec<PathBuf>,
@@ -63,6 +66,14 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     if args.routers {
         return routers(sh);
+    }
+    if args.scaling {
+        cmd!(
+            sh,
+            "cargo run --locked --release --package benches --example scaling"
+        )
+        .run()?;
+        return Ok(());
     }
     // Built like the plugin: same target, linker, allocator and optimisation levels.
     let shipped = plugin::build_example(sh, "decode_time")?;
