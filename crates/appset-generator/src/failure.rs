@@ -92,8 +92,10 @@ pub enum Failure {
         /// `maxItems`.
         max: usize,
     },
-    /// An image does not exist, and `onMissing` is `error`.
-    #[error("image {0} not found: wait for its build, or set onMissing: skip")]
+    /// An image does not exist, and the request does not allow to answer without it.
+    #[error(
+        "image {0} not found: correct the image or its tag; for a preview that waits for its build, set onMissing: skip and onEmpty: allow"
+    )]
     MissingImage(String),
     /// An image exists, but not for the platform. `onMissing` has no effect, since the image is already built.
     #[error(

@@ -20,6 +20,8 @@ pub use self::manifest::{
 };
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
+use crate::answer::OnEmpty;
+use crate::branch::is_branch;
 use crate::clusters::Allowed;
 use crate::error::ConfigError;
 use crate::failure::shown;
@@ -86,6 +88,7 @@ pub struct ImageQuery {
     layout: Layout,
     digest_prefix: String,
     on_missing: OnMissing,
+    on_empty: OnEmpty,
 }
 
 /// How images are arranged in sets.
@@ -184,8 +187,8 @@ impl ImageDigests {
             ),
             Key::new(
                 "onMissing",
-                "if an image does not exist: `skip` the whole set, `omit` the image, or `error`",
-                "`skip`",
+                "if an image does not exist: `error`, `skip` the whole set, or `omit` the image; without any set left, `onEmpty` decides",
+                "`error`",
             ),
             Key::new(
                 "onMissingRepository",
@@ -269,8 +272,9 @@ impl ImageDigests {
     ) -> Result<ImageQuery, Failure> {
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
-            Some("error") => OnMissing::Refuse,
-            _ => OnMissing::Skip,
+            Some("skip") => OnMissing::Skip,
+            // A mistyped tag must not delete an Application.
+            _ => OnMissing::Refuse,
         };
         let platform = parameters
             .string("platform")?
@@ -287,7 +291,10 @@ impl ImageDigests {
             let reference = self.reference(parameters, image, path)?;
             self.admit(&reference, allowed.images)?;
             match reference::check_tag(&reference.tag) {
-                Err(_) if skips_invalid => drop(illegal.insert(name.clone())),
+                // An author of a branch can cause any other illegal tag.
+                Err(_) if skips_invalid && is_branch(&reference.tag) => {
+                    illegal.insert(name.clone());
+                }
                 checked => checked?,
             }
             images.insert(
@@ -315,6 +322,7 @@ impl ImageDigests {
                 .unwrap_or("digest")
                 .to_owned(),
             on_missing,
+            on_empty: OnEmpty::read(parameters)?,
         })
     }
 
@@ -405,21 +413,22 @@ impl ImageQuery {
         legal.map(|(name, reference)| (name.as_str(), reference))
     }
 
-    /// Whether a missing image omits the set, so that an empty answer is expected.
-    pub(crate) fn skips_missing(&self) -> bool {
-        self.on_missing == OnMissing::Skip
-    }
-
     /// Computes the sets from the digests in `found`. An image without a digest does not exist.
     ///
     /// # Errors
-    /// Returns `Err` if an image does not exist and `onMissing` is `error`.
+    /// Returns `Err` if an image does not exist and `onMissing` is `error`, or if nothing is left and `onEmpty` does not allow that.
     pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
         let missing = self
             .images
             .iter()
             .find(|(name, _)| !found.contains_key(*name));
-        if let (Some((_, image)), OnMissing::Refuse) = (missing, self.on_missing) {
+        let is_nothing_left = match self.layout {
+            Layout::Rows => found.is_empty(),
+            Layout::Columns | Layout::Digests => self.on_missing == OnMissing::Skip,
+        };
+        let must_exist = self.on_missing == OnMissing::Refuse
+            || (is_nothing_left && self.on_empty == OnEmpty::Refuse);
+        if let Some((_, image)) = missing.filter(|_| must_exist) {
             let tag = shown(&image.tag);
             return Err(Failure::MissingImage(format!("{}:{tag}", image.name())));
         }
@@ -480,7 +489,7 @@ impl Registry {
         };
         let pull_through = match registry.value("pullThrough") {
             Some(Value::Array(_)) => registry.strings("pullThrough")?,
-            _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["*".to_owned()],
+            _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["**".to_owned()],
             _ => Vec::new(),
         };
         let proof = match registry.one_of("proof", &["authorized", "tag-list", "none"])? {

@@ -13,6 +13,7 @@ use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
+use crate::request::{refuse_templates, unfold};
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
@@ -200,18 +201,18 @@ impl Profile {
         }
     }
 
-    /// Returns the parameters of `request` with the defaults and fixed values of this profile.
-    fn parameters(&self, request: &Request) -> Result<Map<String, Value>, Failure> {
+    /// Returns the parameters `asked` with the defaults and fixed values of this profile.
+    fn parameters(&self, asked: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         let mut parameters = self.defaults.clone();
-        for (key, value) in &request.parameters {
-            match self.fixed.get(key) {
-                Some(fixed) if fixed != value => {
+        for (key, value) in asked {
+            match self.fixed.get(&key) {
+                Some(fixed) if *fixed != value => {
                     return Err(Failure::Forbidden(format!(
                         "parameter {key} is fixed by profile {}: remove it",
                         self.name
                     )));
                 }
-                _ => parameters.insert(key.clone(), value.clone()),
+                _ => parameters.insert(key, value),
             };
         }
         parameters.extend(self.fixed.clone());
@@ -228,9 +229,17 @@ impl Profile {
         request: &Request,
         known: &Namespaces,
     ) -> Result<Query, Failure> {
-        request.refuse_templates(self.tag_from.as_ref().map(TagFrom::parameter))?;
-        let mut given = self.parameters(request)?;
-        let (name, source) = self.source(configured, &given)?;
+        let mut asked = request.parameters.clone();
+        let branch = self.tag_from.as_ref().map(TagFrom::parameter);
+        let source = self.source(configured, &asked);
+        // The inputs of a static source are echoed as they are.
+        let is_static = matches!(source, Ok((_, Source::Static(_))));
+        unfold(&mut asked, |key| {
+            branch != Some(key) && (!is_static || key == "alias")
+        });
+        refuse_templates(&asked, branch)?;
+        let mut given = self.parameters(asked)?;
+        let (name, source) = source?;
         if let (Source::ImageDigests(_), Some(tag_from)) = (source, &self.tag_from) {
             tag_from.apply(&mut given)?;
         }
@@ -249,16 +258,18 @@ impl Profile {
         sources.is_none_or(|sources| sources.iter().any(|offered| offered == source))
     }
 
-    /// Returns the source that `parameters` name, or the only source that the profile offers.
+    /// Returns the source that this profile fixes, or that the parameters `asked` name, or the only source that it offers.
     fn source<'a>(
         &self,
         configured: &'a Sources,
-        parameters: &Map<String, Value>,
+        asked: &Map<String, Value>,
     ) -> Result<(&'a str, &'a Source), Failure> {
+        let mut places = [&self.fixed, asked, &self.defaults].into_iter();
+        let name = places.find_map(|parameters| parameters.get("source"));
         let offered = || configured.iter().filter(|(name, _)| self.offers(name));
         let known = || joined(offered().map(|(name, _)| name));
         let found =
-            match parameters.get("source") {
+            match name {
                 Some(Value::String(asked)) => offered()
                     .find(|(name, _)| *name == asked)
                     .ok_or_else(|| Failure::UnknownSource {

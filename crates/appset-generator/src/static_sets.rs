@@ -102,10 +102,7 @@ impl StaticSource {
                 set.insert(INPUT, echo.clone())?;
             }
         }
-        Ok((
-            StaticQuery { sets },
-            Output::read(name, &parameters, None, false)?,
-        ))
+        Ok((StaticQuery { sets }, Output::read(name, &parameters, None)?))
     }
 
     /// Whether the parameter `key` is an input, which the sets echo.
