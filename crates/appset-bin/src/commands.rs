@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,7 +69,8 @@ pub struct Flags {
         long,
         env = "GLOO_APPSET_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080"
+        default_value = "0.0.0.0:8080",
+        value_parser = address
     )]
     pub(crate) listen: SocketAddr,
 
@@ -78,7 +79,8 @@ pub struct Flags {
         long,
         env = "GLOO_APPSET_OPS_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8081"
+        default_value = "0.0.0.0:8081",
+        value_parser = address
     )]
     pub(crate) ops_listen: SocketAddr,
 
@@ -228,7 +230,12 @@ fn print_error(why: &str, code: u8) -> ExitCode {
 
 fn validate(args: &Validate) -> anyhow::Result<Outcome> {
     Ok(match Config::from_yaml(&read(&args.config)?) {
-        Ok(_) => Outcome::Success(b"the configuration is valid".to_vec()),
+        Ok(config) => {
+            for warning in config.warnings() {
+                let _ = writeln!(std::io::stderr(), "warning: {warning}");
+            }
+            Outcome::Success(b"the configuration is valid".to_vec())
+        }
         Err(error) => Outcome::Failure(format!("{}: {error}", args.config.display())),
     })
 }
@@ -245,12 +252,13 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
-    if let Err(error) = Config::from_yaml(&read(&args.config)?) {
-        return Ok(Outcome::Failure(format!(
-            "{}: {error}",
-            args.config.display()
-        )));
-    }
+    let profiles: Vec<String> = match Config::from_yaml(&read(&args.config)?) {
+        Ok(config) => config.profiles().map(str::to_owned).collect(),
+        Err(error) => {
+            let why = format!("{}: {error}", args.config.display());
+            return Ok(Outcome::Failure(why));
+        }
+    };
     let flags = Flags {
         kubeconfig: args.kubeconfig.clone(),
         context: args.context.clone(),
@@ -266,8 +274,15 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
             // The objects of the cluster are still being listed.
             Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => sleep(PAUSE).await,
             Err(failure) => {
-                let why = format!("{} ({})", failure, failure.code().name);
-                return Ok(Outcome::Failure(why));
+                let code = failure.code().name;
+                return Ok(Outcome::Failure(match failure {
+                    // The message speaks of the `baseUrl` that Argo CD has.
+                    Failure::UnknownProfile(name) => format!(
+                        "unknown profile {name}: set --profile to one of {} ({code})",
+                        profiles.join(", ")
+                    ),
+                    failure => format!("{failure} ({code})"),
+                }));
             }
             Ok(body) => return Ok(Outcome::Success(body)),
         }
@@ -314,6 +329,24 @@ impl Flags {
     }
 }
 
+/// Parses an address to listen on. Without a host it is every address of the machine, and a name is looked up.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let given = if text.starts_with(':') {
+        format!("0.0.0.0{text}")
+    } else {
+        text.to_owned()
+    };
+    let found: Vec<_> = given
+        .to_socket_addrs()
+        .map_err(|error| format!("expected host:port, such as 127.0.0.1:8080 or :8080: {error}"))?
+        .collect();
+    // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4.
+    let first = found.iter().find(|one| one.is_ipv4()).or(found.first());
+    first
+        .copied()
+        .ok_or_else(|| format!("{text} has no address"))
+}
+
 /// Parses a number of seconds, which may have a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds: &f32| *seconds >= 0.0);
@@ -327,6 +360,29 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn an_address_may_lack_its_host_or_have_a_name() {
+        for (text, expect) in [
+            (":4355", Some("0.0.0.0:4355")),
+            ("localhost:4355", Some("127.0.0.1:4355")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            ("[::1]:80", Some("[::1]:80")),
+            ("4355", None),
+            ("localhost", None),
+            (":", None),
+            (":99999", None),
+            ("", None),
+        ] {
+            let found = address(text).map(|address| address.to_string());
+            assert_eq!(found.as_deref().ok(), expect, "{text}: {found:?}");
+            assert!(
+                found
+                    .err()
+                    .is_none_or(|why| why.contains("such as 127.0.0.1:8080 or :8080"))
+            );
+        }
+    }
 
     /// For example, the variable of `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
     #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use strict_json::{Block, Problem};
 
 use crate::keys::{Key, count};
-use crate::set::check_top_level;
+use crate::set::{check_alias, check_top_level};
 use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
@@ -195,6 +195,7 @@ impl Output {
         }
         let mut alias = BTreeMap::new();
         for (key, path) in parameters.object("alias")?.into_iter().flatten() {
+            check_alias(key)?;
             let Some(path) = path.as_str() else {
                 return Err(Problem::Type {
                     path: format!("alias.{key}"),

@@ -10,6 +10,14 @@ pub enum ConfigError {
     /// The text is not YAML.
     #[error("the configuration is not YAML: {0}")]
     Yaml(String),
+    /// A number that would be printed in another way than it was written.
+    #[error("{path} is {written}, a number that would become another text: quote it")]
+    Spelling {
+        /// The path of the key.
+        path: String,
+        /// The number as it was written.
+        written: String,
+    },
     /// A key is unknown or has an invalid value.
     #[error(transparent)]
     Key(#[from] Problem),

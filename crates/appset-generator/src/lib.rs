@@ -37,6 +37,8 @@ mod static_sets;
 mod tag_from;
 #[cfg(test)]
 mod testing;
+mod warning;
+mod yaml;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
 pub use clusters::{
@@ -59,3 +61,4 @@ pub use rollouts::{RolloutQuery, Rollouts};
 pub use set::{Field, FieldError, ParameterSet};
 pub use source::{Query, SourceQuery};
 pub use static_sets::{StaticQuery, StaticSource};
+pub use warning::Warning;

@@ -408,7 +408,9 @@ profiles:
         check(
             any,
             r#"{"team":"b","key1":"a"}"#,
-            Err("parameters: unknown key team, did you mean maxItems?"),
+            Err(
+                "parameters: unknown key team: use one of key1, list, source, onEmpty, minItems, maxItems, alias",
+            ),
         );
     }
 
@@ -495,6 +497,24 @@ profiles:
             Ok(
                 r#"{"input":{"key1":"k"},"key1":"val1","name":"k","port":"8080"},{"input":{"key1":"k"},"key1":"val2","name":"k"}"#,
             ),
+        );
+        // Inputs stay as they are.
+        check(
+            None,
+            r#"{"source":"hello","key1":"{\"a\":[]}","maxItems":2,"alias":"{\"name\":\"input.key1\"}"}"#,
+            Ok(
+                r#"{"input":{"key1":"{\"a\":[]}"},"key1":"val1","name":"{\"a\":[]}","port":"8080"},{"input":{"key1":"{\"a\":[]}"},"key1":"val2","name":"{\"a\":[]}"}"#,
+            ),
+        );
+        check(
+            None,
+            r#"{"source":"hello","alias":{"generator":"key1"}}"#,
+            Err("the key generator is used by other generators or by the controller: rename it"),
+        );
+        check(
+            None,
+            r#"{"source":"hello","alias":{"key1":"input"},"list":[]}"#,
+            Err("the key key1 is in the set twice: choose another name"),
         );
         check(
             None,

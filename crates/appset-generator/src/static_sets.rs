@@ -19,7 +19,7 @@ const INPUT: &str = "input";
 pub struct StaticSource {
     /// The parameters that a request may have besides those of every source. Without a list any is allowed.
     inputs: Option<Vec<String>>,
-    sets: Vec<ParameterSet>,
+    pub(crate) sets: Vec<ParameterSet>,
 }
 
 /// The sets that answer one request.

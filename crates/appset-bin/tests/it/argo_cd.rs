@@ -201,7 +201,7 @@ fn any_legal_branch_has_a_tag() {
         .filter_map(|asked| asked.rsplit('/').next())
         .collect();
     tags.dedup();
-    assert_eq!(tags, ["Feature-X", "fix-x-", "gr-e"]);
+    assert_eq!(tags, ["Feature-X", "fix--x-", "gr-e"]);
     for unresolved in ["{{.branch}}", "fix-{{x}}"] {
         let reply = curl(&generator, Some("strong-password"), &branch(unresolved));
         assert_eq!(reply.status, 400, "{}", reply.body);

@@ -189,6 +189,33 @@ fn invalid_tags_and_names_are_refused() {
     );
 }
 
+/// Terraform can send only strings.
+#[test]
+fn objects_may_be_texts_that_hold_them() {
+    let expect = answer("default", &images(""), BOTH).unwrap();
+    let text = r#"{"tag":"v1","images":"{\"front\":{\"repository\":\"myorg/front\",\"tag\":\"v1\"},\"back-end\":\"myorg/back\"}"}"#;
+    assert_eq!(answer("default", text, BOTH).unwrap(), expect);
+    let nested = r#"{"tag":"v1","images":"{\"front\":{\"tag\":{}}}"}"#;
+    refused("default", nested, "images.front.tag must be a string");
+    refused(
+        "default",
+        r#"{"tag":"v1","images":"{a"}"#,
+        "images must be an object, found a string",
+    );
+    refused(
+        "default",
+        r#"{"tag":"v1","images":" [\"a\"]"}"#,
+        "images must be an object, found a list",
+    );
+    refused(
+        "default",
+        r#"{"images":"{\"a\":\"{{b}}\"}"}"#,
+        "images.a is \"{{b}}\", an unresolved template",
+    );
+    // The name of a branch stays a text.
+    refused("branches", r#"{"branch":"{}"}"#, "not into \"-\"");
+}
+
 #[test]
 fn a_profile_makes_the_tag_from_a_parameter() {
     insta::assert_snapshot!(answer("branches", r#"{"branch":"feature/{x}"}"#, ONE).unwrap(), @r#"{"output":{"parameters":[{"digestFront":"sha256:A","image":{"front":{"digest":"sha256:A","ref":"ghcr.io/myorg/front@sha256:A","repository":"ghcr.io/myorg/front","tag":"feature-x-"},"tag":"feature-x-"}}]}}"#);
