@@ -93,6 +93,13 @@ impl Config {
 
         let mut profiles = BTreeMap::new();
         for (name, profile) in root.named_blocks("profiles", &names(Profile::KEYS))? {
+            if name.is_empty() {
+                return Err(ConfigError::Key(Problem::Value {
+                    path: "profiles".to_owned(),
+                    found: String::new(),
+                    expected: "the name of a profile, with which baseUrl ends".into(),
+                }));
+            }
             let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
             profiles.insert(name.to_owned(), profile);
         }
@@ -101,6 +108,7 @@ impl Config {
         }
         for profile in profiles.values() {
             profile.check_requests_with(&profiles)?;
+            profile.check_answers(&sources)?;
         }
         Ok(Self {
             sources,

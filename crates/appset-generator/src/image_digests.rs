@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use strict_json::{Block, Problem};
 
 pub use self::challenge::{Bearer, Challenge, Token};
@@ -18,6 +18,7 @@ pub use self::manifest::{
     ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
     platform_of, unknown,
 };
+use self::reference::is_repository;
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
 use crate::answer::OnEmpty;
@@ -27,7 +28,7 @@ use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::keys::Schema;
 use crate::keys::{Key, flag, names};
-use crate::matching::matches;
+use crate::matching::{example, matches};
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.
@@ -213,6 +214,7 @@ impl ImageDigests {
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
         for (host, registry) in source.named_blocks("registries", &names(Self::REGISTRY_KEYS))? {
+            reference::check_host(host, source.path("registries"))?;
             registries.insert(host.to_owned(), Registry::from_config(host, &registry)?);
         }
         if registries.is_empty() {
@@ -386,6 +388,27 @@ impl ImageDigests {
         })
     }
 
+    /// Returns the hosts of the registries, with that of images without one first.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &String> {
+        self.default.iter().chain(self.registries.keys())
+    }
+
+    /// Returns an image, as an entry of `images`, that the registries and the patterns in `allowed` allow.
+    pub(crate) fn example(&self, allowed: Option<&[String]>) -> Option<Value> {
+        let any = ["**".to_owned()];
+        let mut registries = self.registries.iter();
+        registries.find_map(|(host, registry)| {
+            let mut patterns = registry.repositories.as_deref().unwrap_or(&any).iter();
+            patterns.find_map(|pattern| {
+                let mut images = allowed.unwrap_or(&any).iter();
+                let both =
+                    |image: &String| example(&format!("{host}/"), pattern, image, is_repository);
+                let repository = images.find_map(both)?;
+                Some(json!({"registry": host, "repository": repository}))
+            })
+        })
+    }
+
     /// Checks that the configuration and the profile allow `image`.
     fn admit(&self, image: &Reference, allowed: Option<&[String]>) -> Result<(), Failure> {
         let repositories = self.registries.get(&image.registry);
@@ -483,12 +506,26 @@ impl ImageQuery {
 
 impl Registry {
     fn from_config(host: &str, registry: &Block<'_>) -> Result<Self, ConfigError> {
-        let list = |key| match registry.value(key) {
-            None => Ok(None),
-            Some(_) => registry.strings(key).map(Some),
+        let patterns = |key| {
+            let patterns = registry.strings(key)?;
+            // A pattern with its registry is legal as a path, but no repository is called so.
+            let is_wrong = |pattern: &&String| {
+                let below = pattern
+                    .strip_prefix(host)
+                    .is_some_and(|rest| rest.starts_with('/'));
+                below || example("", pattern, "**", is_repository).is_none()
+            };
+            match patterns.iter().find(is_wrong) {
+                None => Ok(patterns),
+                Some(pattern) => Err(Problem::Value {
+                    path: registry.path(key),
+                    found: pattern.clone(),
+                    expected: "a pattern of the paths of repositories, without registry and tag, such as myorg/*".into(),
+                }),
+            }
         };
         let pull_through = match registry.value("pullThrough") {
-            Some(Value::Array(_)) => registry.strings("pullThrough")?,
+            Some(Value::Array(_)) => patterns("pullThrough")?,
             _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["**".to_owned()],
             _ => Vec::new(),
         };
@@ -502,7 +539,10 @@ impl Registry {
         let verify = registry.one_of("verify", &["index", "child"])?;
         Ok(Self {
             plain_http: flag(registry, "plainHttp")?.unwrap_or_default(),
-            repositories: list("repositories")?,
+            repositories: registry
+                .value("repositories")
+                .map(|_| patterns("repositories"))
+                .transpose()?,
             proof,
             pull_through,
             trusts_single: single == Some("trust"),

@@ -37,6 +37,7 @@ mod static_sets;
 mod tag_from;
 #[cfg(test)]
 mod testing;
+mod trial;
 mod warning;
 mod yaml;
 

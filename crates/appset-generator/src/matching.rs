@@ -1,6 +1,6 @@
 //! Selectors of objects: patterns of names with `*`, and label selectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gloo_types::LabelRequirement;
 use strict_json::{Block, Problem};
@@ -40,6 +40,67 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
                 _ => return false,
             },
         }
+    }
+}
+
+/// Returns a text that `pattern` matches, and that `whole` matches after `prefix`. `is_legal` must accept it, and all its
+/// beginnings with an `a` behind them.
+pub(crate) fn example(
+    prefix: &str,
+    pattern: &str,
+    whole: &str,
+    is_legal: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let mut beginnings = vec![whole.as_bytes()];
+    for c in prefix.bytes() {
+        beginnings = beginnings
+            .into_iter()
+            .flat_map(|rest| after(rest, c))
+            .collect();
+        // All are ends of one pattern, so equal lengths are equal.
+        beginnings.sort_unstable_by_key(|rest| rest.len());
+        beginnings.dedup_by_key(|rest| rest.len());
+    }
+    let mut letters: Vec<u8> = [pattern, whole, "a"].concat().into_bytes();
+    letters.retain(|c| c.is_ascii() && *c != b'*');
+    letters.sort_unstable();
+    letters.dedup();
+    let is_end = |pattern: &[u8]| pattern.iter().all(|c| *c == b'*');
+    let beginnings = beginnings.into_iter();
+    let mut queue: VecDeque<_> = beginnings
+        .map(|rest| (String::new(), pattern.as_bytes(), rest))
+        .collect();
+    // What can follow depends on the last letter and on what is left of the two patterns.
+    let mut seen = BTreeSet::new();
+    while let Some((text, one, other)) = queue.pop_front() {
+        if is_end(one) && is_end(other) && is_legal(&text) {
+            return Some(text);
+        }
+        for c in letters.iter().copied() {
+            let text = format!("{text}{}", char::from(c));
+            if !is_legal(&format!("{text}a")) {
+                continue;
+            }
+            for one in after(one, c) {
+                for other in after(other, c) {
+                    if seen.insert((c, one.len(), other.len())) {
+                        queue.push_back((text.clone(), one, other));
+                    }
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Returns what is left of `pattern` after the character `c`, which has several answers because of stars.
+fn after(pattern: &[u8], c: u8) -> Vec<&[u8]> {
+    match pattern {
+        [b'*', b'*', rest @ ..] => [vec![pattern], after(rest, c)].concat(),
+        [b'*', rest @ ..] if c != b'/' => [vec![pattern], after(rest, c)].concat(),
+        [b'*', rest @ ..] => after(rest, c),
+        [one, rest @ ..] if *one == c => vec![rest],
+        _ => Vec::new(),
     }
 }
 
@@ -151,6 +212,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_example_matches_both_patterns(one in "[ab*/]{0,6}", other in "[ab*/]{0,6}", text in "[ab/]{0,5}") {
+            let found = example("b/", &one, &other, |_| true);
+            let is_example = |text: &str| matches(&one, text) && matches(&other, &format!("b/{text}"));
+            match found {
+                Some(found) => prop_assert!(is_example(&found), "{found}"),
+                None => prop_assert!(!is_example(&text)),
+            }
+        }
+
         /// A slow second opinion, which tries every split.
         #[test]
         fn matching_tries_every_split(pattern in "[ab*/]{0,8}", text in "[ab/]{0,8}") {

@@ -3,7 +3,7 @@
 //! The author of an ApplicationSet cannot edit the ConfigMap with `baseUrl` and `token`. So the profile in the path and
 //! the token are the boundary between tenants. The name of the ApplicationSet is not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
@@ -21,14 +21,14 @@ use crate::{Failure, Request};
 /// One entry of `profiles`. Requests choose it by a `baseUrl` that ends in `/profiles/<name>`.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    name: String,
+    pub(crate) name: String,
     /// The names of the tokens that may use it. Without a list any token may.
     tokens: Option<Vec<String>>,
     /// The names of the sources that it offers. Without a list it offers all.
     sources: Option<Vec<String>>,
     /// Patterns of the images that it may look up, each with its registry. Without a list it may look up all that the source
     /// allows.
-    images: Option<Vec<String>>,
+    pub(crate) images: Option<Vec<String>>,
     /// The clusters that it may read. Without a list it may read all that the source allows.
     clusters: Option<Vec<String>>,
     /// The namespaces that it may read. Without a list it may read all that the source allows.
@@ -122,10 +122,17 @@ impl Profile {
         for name in clusters.iter().flatten() {
             known.check(name, &profile.path("clusters"))?;
         }
+        let tokens = list("tokens")?;
+        if tokens.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ConfigError::Key(Problem::Empty {
+                path: profile.path("tokens"),
+                needed: "the name of a token",
+            }));
+        }
         let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
         let read = Self {
             name: name.to_owned(),
-            tokens: list("tokens")?,
+            tokens,
             sources,
             images: list("images")?,
             clusters,
@@ -143,6 +150,35 @@ impl Profile {
         };
         if read.tag_from.is_some() {
             read.check_tags(profile, configured)?;
+        }
+        for (key, parameters) in [("fixed", &read.fixed), ("defaults", &read.defaults)] {
+            if let Some(name) = parameters.get("source")
+                && !read.candidates(configured).any(|(known, _)| name == known)
+            {
+                return Err(ConfigError::UnknownSource {
+                    path: format!("{}.source", profile.path(key)),
+                    source_name: name
+                        .as_str()
+                        .map_or_else(|| name.to_string(), str::to_owned),
+                    known: joined(configured.keys().filter(|name| read.offers(name))),
+                });
+            }
+        }
+        if let Some(Source::ImageDigests(source)) = configured.get(ImageDigests::SCHEMA.name)
+            && read.offers(ImageDigests::SCHEMA.name)
+        {
+            for (index, pattern) in read.images.iter().flatten().enumerate() {
+                if source
+                    .example(Some(std::slice::from_ref(pattern)))
+                    .is_none()
+                {
+                    return Err(ConfigError::Key(Problem::Value {
+                        path: format!("{}[{index}]", profile.path("images")),
+                        found: pattern.clone(),
+                        expected: "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*".into(),
+                    }));
+                }
+            }
         }
         Ok(read)
     }
@@ -164,20 +200,33 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks that every profile in `requestsWith` is `configured`.
+    /// Checks that every profile in `requestsWith` is `configured`, and that none of them leads back to this one.
     pub(crate) fn check_requests_with(
         &self,
         configured: &BTreeMap<String, Self>,
     ) -> Result<(), ConfigError> {
-        let mut targets = self.requests_with.iter();
-        match targets.find(|(_, other)| !configured.contains_key(*other)) {
-            None => Ok(()),
-            Some((parameter, other)) => Err(ConfigError::UnknownProfile {
-                path: format!("profiles.{}.requestsWith.{parameter}", self.name),
-                name: other.clone(),
-                known: joined(configured.keys()),
-            }),
+        for (parameter, other) in &self.requests_with {
+            let path = || format!("profiles.{}.requestsWith.{parameter}", self.name);
+            if !configured.contains_key(other) {
+                return Err(ConfigError::UnknownProfile {
+                    path: path(),
+                    name: other.clone(),
+                    known: joined(configured.keys()),
+                });
+            }
+            let mut reached = BTreeSet::new();
+            let mut next = vec![other];
+            while let Some(name) = next.pop() {
+                if *name == self.name {
+                    return Err(ConfigError::Cycle(path(), self.name.clone()));
+                }
+                if reached.insert(name) {
+                    let profile = configured.get(name).into_iter();
+                    next.extend(profile.flat_map(|profile| profile.requests_with.values()));
+                }
+            }
         }
+        Ok(())
     }
 
     /// Returns the profile that `requestsWith` names for `request`. If several of its parameters are set, the first by name
@@ -230,7 +279,7 @@ impl Profile {
         known: &Namespaces,
     ) -> Result<Query, Failure> {
         let mut asked = request.parameters.clone();
-        let branch = self.tag_from.as_ref().map(TagFrom::parameter);
+        let branch = self.branch();
         let source = self.source(configured, &asked);
         // The inputs of a static source are echoed as they are.
         let is_static = matches!(source, Ok((_, Source::Static(_))));
@@ -250,6 +299,33 @@ impl Profile {
             known,
         };
         source.query(name, &Value::Object(given), allowed)
+    }
+
+    /// Returns the parameter that becomes the tag, if the tag is made from one.
+    pub(crate) fn branch(&self) -> Option<&str> {
+        self.tag_from.as_ref().map(TagFrom::parameter)
+    }
+
+    /// Returns the value that this profile gives to the parameter `key`.
+    pub(crate) fn given(&self, key: &str) -> Option<&Value> {
+        self.fixed.get(key).or_else(|| self.defaults.get(key))
+    }
+
+    /// Whether other profiles answer some of its requests.
+    pub(crate) fn passes_on(&self) -> bool {
+        !self.requests_with.is_empty()
+    }
+
+    /// Returns the sources that requests can name.
+    pub(crate) fn candidates<'a>(
+        &'a self,
+        configured: &'a Sources,
+    ) -> impl Iterator<Item = (&'a String, &'a Source)> {
+        let fixed = self.fixed.get("source");
+        let is_possible = move |name: &String| fixed.is_none_or(|fixed| fixed == name);
+        configured
+            .iter()
+            .filter(move |(name, _)| self.offers(name) && is_possible(name))
     }
 
     /// Whether this profile offers `source`.

@@ -43,6 +43,14 @@ impl StaticSource {
             None => None,
             Some(_) => Some(source.strings("inputs")?),
         };
+        let mut named = inputs.iter().flatten();
+        if let Some(input) = named.find(|input| names(&Output::KEYS).contains(&input.as_str())) {
+            return Err(ConfigError::Key(strict_json::Problem::Value {
+                path: source.path("inputs"),
+                found: input.clone(),
+                expected: "other than the parameters of every source".into(),
+            }));
+        }
         let echoes = inputs.as_ref().is_none_or(|inputs| !inputs.is_empty());
         let mut sets: Vec<ParameterSet> = Vec::new();
         for (index, value) in source.array("sets")?.iter().enumerate() {

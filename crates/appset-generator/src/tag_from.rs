@@ -90,12 +90,15 @@ impl TagFrom {
             expected: format!("the rule of your build: {}", names.join(", ")).into(),
         })?;
         let text = |key| Ok(block.string(key)?.unwrap_or_default().to_owned());
-        Ok(Self {
+        let made = Self {
             parameter: parameter.to_owned(),
             rule: *rule,
             prefix: text("prefix")?,
             suffix: text("suffix")?,
-        })
+        };
+        // Otherwise no branch at all has a legal tag.
+        made.tag("a")?;
+        Ok(made)
     }
 
     /// Returns the name of the parameter that becomes the tag.
