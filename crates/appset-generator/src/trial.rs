@@ -517,19 +517,25 @@ mod tests {
                     Some("myorg/b"),
                     Some("myorg/a-b"),
                     Some("a/a-a"),
+                    Some("r.io/x"),
                 ] {
-                    for count in 1..=2 {
+                    // `registry` beside the images, and in each of them.
+                    let own = repository.map(|it| json!({"repository": it, "registry": registry}));
+                    for (count, image) in [
+                        (1, json!(repository)),
+                        (2, json!(repository)),
+                        (1, json!(own)),
+                        (2, json!(own)),
+                    ] {
                         let mut request = tag.clone();
                         request["source"] = "image-digests".into();
-                        request["registry"] = registry.into();
-                        let images =
-                            (0..count).map(|index| (format!("i{index}"), json!(repository)));
-                        request["images"] =
-                            repository.map(|_| images.collect::<Map<_, _>>()).into();
-                        request
-                            .as_object_mut()
-                            .unwrap()
-                            .retain(|_, value| !value.is_null());
+                        let images = (0..count).map(|index| (format!("i{index}"), image.clone()));
+                        if repository.is_some() {
+                            request["images"] = images.collect();
+                        }
+                        if registry.is_some() && !image.is_object() {
+                            request["registry"] = registry.into();
+                        }
                         requests.push(request);
                     }
                 }
@@ -560,7 +566,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
         fn a_valid_configuration_answers_a_request(config in config()) {
