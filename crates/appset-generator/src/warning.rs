@@ -1,6 +1,6 @@
 //! What an administrator should know about a valid configuration.
 
-use crate::StaticSource;
+use crate::{ParameterSet, StaticSource};
 
 /// A warning about a static source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ fn left(after: Option<usize>) -> String {
 impl Warning {
     /// Returns the warning for the first set of `source` whose keys are not those of the first one.
     pub(crate) fn of_keys(name: &str, source: &StaticSource) -> Option<Self> {
-        let mut sets = source.sets.iter().map(|set| set.paths()).enumerate();
+        let mut sets = source.sets.iter().map(ParameterSet::paths).enumerate();
         let (_, first) = sets.next()?;
         let (index, other) = sets.find(|(_, other)| *other != first)?;
         let keys: Vec<_> = first

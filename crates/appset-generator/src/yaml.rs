@@ -47,8 +47,9 @@ fn value(node: Spanned<Node>, text: &str, path: String) -> Result<Value, ConfigE
             let written = start
                 .zip(length)
                 .and_then(|(at, length)| text.get(at..at + length));
+            let printed = value.to_string();
             match written {
-                Some(written) if written != value.to_string() => Err(ConfigError::Spelling {
+                Some(written) if written != printed => Err(ConfigError::Spelling {
                     path,
                     written: written.to_owned(),
                 }),
@@ -142,7 +143,7 @@ mod tests {
         let read = read(&format!("ä: {{b: [{written}]}}")).map_err(|error| error.to_string());
         match (read, expect) {
             (Ok(read), Ok(expect)) => {
-                assert_eq!(read["ä"]["b"][0].to_string(), expect, "{written}")
+                assert_eq!(read["ä"]["b"][0].to_string(), expect, "{written}");
             }
             (Err(error), Err(expect)) => assert!(error.contains(expect), "{error}"),
             (read, _) => panic!("{written}: {read:?}"),

@@ -7,12 +7,6 @@ use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("../../../docs/appset.md");
 
-/// Returns the section of the page.
-fn section() -> &'static str {
-    let (_, section) = PAGE.split_once("\n## Mistakes\n").unwrap();
-    section.split_once("\n## ").unwrap().0
-}
-
 /// Returns the texts in backticks.
 fn codes(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
@@ -38,9 +32,11 @@ fn answer(config: &Config, parameters: &Value) -> Result<usize, Failure> {
 
 #[test]
 fn every_mistake_has_the_answer_of_its_row() {
-    let (_, yaml) = section().split_once("```yaml\n").unwrap();
+    let (_, section) = PAGE.split_once("\n## Mistakes\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let (_, yaml) = section.split_once("```yaml\n").unwrap();
     let config = Config::from_yaml(yaml.split_once("```").unwrap().0).unwrap();
-    let rows = section()
+    let rows = section
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let mut examples = 0;
