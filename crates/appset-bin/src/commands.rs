@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -70,7 +70,8 @@ pub struct Flags {
         long,
         env = "GLOO_APPSET_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080"
+        default_value = "0.0.0.0:8080",
+        value_parser = address
     )]
     pub(crate) listen: SocketAddr,
 
@@ -79,7 +80,8 @@ pub struct Flags {
         long,
         env = "GLOO_APPSET_OPS_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8081"
+        default_value = "0.0.0.0:8081",
+        value_parser = address
     )]
     pub(crate) ops_listen: SocketAddr,
 
@@ -233,7 +235,12 @@ fn print_error(why: &str, code: u8) -> ExitCode {
 
 fn validate(args: &Validate) -> anyhow::Result<Outcome> {
     Ok(match Config::from_yaml(&read(&args.config)?) {
-        Ok(_) => Outcome::Success(b"the configuration is valid".to_vec()),
+        Ok(config) => {
+            for warning in config.warnings() {
+                let _ = writeln!(std::io::stderr(), "warning: {warning}");
+            }
+            Outcome::Success(b"the configuration is valid".to_vec())
+        }
         Err(error) => Outcome::Failure(format!("{}: {error}", args.config.display())),
     })
 }
@@ -250,12 +257,13 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
-    if let Err(error) = Config::from_yaml(&read(&args.config)?) {
-        return Ok(Outcome::Failure(format!(
-            "{}: {error}",
-            args.config.display()
-        )));
-    }
+    let profiles: Vec<String> = match Config::from_yaml(&read(&args.config)?) {
+        Ok(config) => config.profiles().map(str::to_owned).collect(),
+        Err(error) => {
+            let why = format!("{}: {error}", args.config.display());
+            return Ok(Outcome::Failure(why));
+        }
+    };
     let flags = Flags {
         kubeconfig: args.kubeconfig.clone(),
         context: args.context.clone(),
@@ -274,8 +282,15 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
                 service.reload();
             }
             Err(failure) => {
-                let why = format!("{} ({})", failure, failure.code().name);
-                return Ok(Outcome::Failure(why));
+                let code = failure.code().name;
+                return Ok(Outcome::Failure(match failure {
+                    // The message speaks of the `baseUrl` that Argo CD has.
+                    Failure::UnknownProfile(name) => format!(
+                        "unknown profile {name}: set --profile to one of {} ({code})",
+                        profiles.join(", ")
+                    ),
+                    failure => format!("{failure} ({code})"),
+                }));
             }
             Ok(body) => return Ok(Outcome::Success(body)),
         }
@@ -322,6 +337,23 @@ impl Flags {
 
 /// The longest time that a flag may have, in seconds.
 const LONGEST: f32 = 600.0;
+/// Parses an address to listen on. Without a host it is every address of the machine, and a name is looked up.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let given = if text.starts_with(':') {
+        format!("0.0.0.0{text}")
+    } else {
+        text.to_owned()
+    };
+    let found: Vec<_> = given
+        .to_socket_addrs()
+        .map_err(|error| format!("expected host:port, such as 127.0.0.1:8080 or :8080: {error}"))?
+        .collect();
+    // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4.
+    let first = found.iter().find(|one| one.is_ipv4()).or(found.first());
+    first
+        .copied()
+        .ok_or_else(|| format!("{text} has no address"))
+}
 
 /// Parses a number of seconds, which may have a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -364,6 +396,29 @@ mod tests {
         let refused = Err("expected a whole number from 1 to 10".to_owned());
         for text in ["0", "11", "-1", "1.5"] {
             assert_eq!(number(1, 10)(text), refused, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_lack_its_host_or_have_a_name() {
+        for (text, expect) in [
+            (":4355", Some("0.0.0.0:4355")),
+            ("localhost:4355", Some("127.0.0.1:4355")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            ("[::1]:80", Some("[::1]:80")),
+            ("4355", None),
+            ("localhost", None),
+            (":", None),
+            (":99999", None),
+            ("", None),
+        ] {
+            let found = address(text).map(|address| address.to_string());
+            assert_eq!(found.as_deref().ok(), expect, "{text}: {found:?}");
+            assert!(
+                found
+                    .err()
+                    .is_none_or(|why| why.contains("such as 127.0.0.1:8080 or :8080"))
+            );
         }
     }
 

@@ -7,12 +7,12 @@ use serde::Serialize;
 use strict_json::{Block, Problem};
 
 use crate::keys::{Key, count};
-use crate::set::check_top_level;
+use crate::set::{check_alias, check_top_level};
 use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
-/// Only the input of a request creates one. [`OnEmpty`] holds it.
+/// Only `onEmpty: allow` of a request or its profile creates one. [`OnEmpty`] holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmptyAllowed(());
 
@@ -42,6 +42,16 @@ pub enum Answer {
     Empty(EmptyAllowed),
 }
 
+impl OnEmpty {
+    /// Reads `onEmpty` of a request. It alone permits an empty answer, whatever else the request has.
+    pub(crate) fn read(parameters: &Block<'_>) -> Result<Self, Problem> {
+        Ok(match parameters.one_of("onEmpty", &["allow", "error"])? {
+            Some("allow") => Self::Allow(EmptyAllowed(())),
+            _ => Self::Refuse,
+        })
+    }
+}
+
 impl Guards {
     pub(crate) const KEYS: [Key; 3] = [
         Key::new(
@@ -61,20 +71,16 @@ impl Guards {
         ),
     ];
 
-    /// Reads the guards of a request. With `accepts_empty` an empty answer is allowed unless `onEmpty` or `minItems` forbids it.
-    pub(crate) fn read(parameters: &Block<'_>, accepts_empty: bool) -> Result<Self, Problem> {
+    /// Reads the guards of a request.
+    pub(crate) fn read(parameters: &Block<'_>) -> Result<Self, Problem> {
         let min = count(parameters, "minItems")?.unwrap_or_default();
-        let asked = parameters.one_of("onEmpty", &["allow", "error"])?;
-        let allow = match asked {
-            Some("allow") if min > 0 => {
-                return Err(Problem::Conflict {
-                    path: "onEmpty".to_owned(),
-                    other: "minItems",
-                });
-            }
-            Some(word) => word == "allow",
-            None => accepts_empty && min == 0,
-        };
+        let on_empty = OnEmpty::read(parameters)?;
+        if on_empty != OnEmpty::Refuse && min > 0 {
+            return Err(Problem::Conflict {
+                path: "onEmpty".to_owned(),
+                other: "minItems",
+            });
+        }
         let max = count(parameters, "maxItems")?;
         if max.is_some_and(|max| max < min) {
             return Err(Problem::Conflict {
@@ -82,15 +88,7 @@ impl Guards {
                 other: "maxItems",
             });
         }
-        Ok(Self {
-            on_empty: if allow {
-                OnEmpty::Allow(EmptyAllowed(()))
-            } else {
-                OnEmpty::Refuse
-            },
-            min,
-            max,
-        })
+        Ok(Self { on_empty, min, max })
     }
 
     /// Makes an answer of `sets`. `source` is the name for messages.
@@ -99,6 +97,13 @@ impl Guards {
     /// Returns `Err` if there are fewer or more sets than the request allows.
     pub(crate) fn admit(&self, sets: Vec<ParameterSet>, source: &str) -> Result<Answer, Failure> {
         let found = sets.len();
+        // Before the case of no set, whose message advises what `minItems` forbids.
+        if found < self.min {
+            return Err(Failure::TooFew {
+                found,
+                min: self.min,
+            });
+        }
         let mut sets = sets.into_iter();
         let Some(first) = sets.next() else {
             return match self.on_empty {
@@ -106,12 +111,6 @@ impl Guards {
                 OnEmpty::Refuse => Err(Failure::Empty(source.to_owned())),
             };
         };
-        if found < self.min {
-            return Err(Failure::TooFew {
-                found,
-                min: self.min,
-            });
-        }
         match self.max {
             Some(max) if found > max => Err(Failure::TooMany { found, max }),
             _ => Ok(Answer::Sets(first, sets.collect())),
@@ -226,13 +225,11 @@ impl Output {
         ),
     ];
 
-    /// Reads the parameters of a request. `own` is the source's key at the top, if it has one. For `accepts_empty` see
-    /// [`Guards::read`].
+    /// Reads the parameters of a request. `own` is the source's key at the top, if it has one.
     pub(crate) fn read(
         source: &str,
         parameters: &Block<'_>,
         own: Option<&'static str>,
-        accepts_empty: bool,
     ) -> Result<Self, Failure> {
         let mut rename = None;
         if let Some(own) = own
@@ -252,6 +249,7 @@ impl Output {
             .into());
         }
         for (key, path) in aliases.into_iter().flatten() {
+            check_alias(key)?;
             let Some(path) = path.as_str() else {
                 return Err(Problem::Type {
                     path: format!("alias.{key}"),
@@ -264,7 +262,7 @@ impl Output {
         }
         Ok(Self {
             source: source.to_owned(),
-            guards: Guards::read(parameters, accepts_empty)?,
+            guards: Guards::read(parameters)?,
             rename,
             alias,
         })
@@ -311,14 +309,14 @@ mod tests {
     use serde_json::{Value, json};
 
     #[track_caller]
-    fn check(parameters: Value, accepts_empty: bool, sets: usize, expect: Result<&str, &str>) {
+    fn check(parameters: Value, sets: usize, expect: Result<&str, &str>) {
         let block = Block::root(
             &parameters,
             "parameters",
             &crate::keys::names(&Guards::KEYS),
         )
         .unwrap();
-        let answer = Guards::read(&block, accepts_empty)
+        let answer = Guards::read(&block)
             .map_err(Failure::from)
             .and_then(|guards| {
                 let sets = std::iter::repeat_with(ParameterSet::default).take(sets);
@@ -341,12 +339,11 @@ mod tests {
 
     #[test]
     fn an_empty_list_needs_permission() {
-        check(json!({}), false, 0, Err("guard_empty"));
-        check(json!({"onEmpty": "error"}), false, 0, Err("guard_empty"));
-        check(json!({"onEmpty": "allow"}), false, 0, EMPTY);
-        check(json!({}), true, 0, EMPTY);
-        check(json!({"onEmpty": "error"}), true, 0, Err("guard_empty"));
-        check(json!({"minItems": 1}), true, 0, Err("guard_empty"));
+        check(json!({}), 0, Err("guard_empty"));
+        check(json!({"onEmpty": "error"}), 0, Err("guard_empty"));
+        check(json!({"onEmpty": "allow"}), 0, EMPTY);
+        // The message of `guard_empty` advises `onEmpty: allow`, which `minItems` forbids.
+        check(json!({"minItems": 1}), 0, Err("guard_min_items"));
     }
 
     fn sets() -> impl Strategy<Value = Vec<ParameterSet>> {
@@ -409,7 +406,7 @@ mod tests {
             .into();
         let given = json!({ "alias": alias });
         let block = Block::root(&given, "the parameters", &["alias"]).unwrap();
-        let failure = Output::read("s", &block, None, false).unwrap_err();
+        let failure = Output::read("s", &block, None).unwrap_err();
         assert_eq!(
             failure.to_string(),
             "parameters: alias is \"33 names\", it must be at most 32 names"
@@ -418,27 +415,25 @@ mod tests {
 
     #[test]
     fn counts_are_numbers_or_strings() {
-        check(json!({"minItems": 2}), false, 1, Err("guard_min_items"));
-        check(json!({"minItems": "1", "maxItems": "1"}), false, 1, ONE);
-        check(json!({"maxItems": 0}), false, 1, Err("guard_max_items"));
-        check(json!({"maxItems": -1}), false, 1, Err("invalid_input"));
-        check(json!({"maxItems": "many"}), false, 1, Err("invalid_input"));
+        check(json!({"minItems": 2}), 1, Err("guard_min_items"));
+        check(json!({"minItems": "1", "maxItems": "1"}), 1, ONE);
+        check(json!({"maxItems": 0}), 1, Err("guard_max_items"));
+        check(json!({"maxItems": -1}), 1, Err("invalid_input"));
+        check(json!({"maxItems": "many"}), 1, Err("invalid_input"));
     }
 
     #[test]
     fn contradictory_guards_are_refused() {
         check(
             json!({"onEmpty": "allow", "minItems": 1}),
-            false,
             0,
             Err("invalid_input"),
         );
         check(
             json!({"minItems": 3, "maxItems": 2}),
-            false,
             3,
             Err("invalid_input"),
         );
-        check(json!({"onEmpty": "alow"}), false, 0, Err("invalid_input"));
+        check(json!({"onEmpty": "alow"}), 0, Err("invalid_input"));
     }
 }

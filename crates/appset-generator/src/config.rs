@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use crate::clusters::{ClusterAccess, Clusters, Namespaces, Watched};
@@ -13,6 +12,7 @@ use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
 use crate::profile::Profile;
 use crate::source::{Kind, Source, Sources};
+use crate::warning::Warning;
 use crate::{Failure, Query, Request, StaticSource};
 
 /// Keys at the top of the configuration that do not hold an object.
@@ -57,8 +57,7 @@ impl Config {
     /// Returns `Err` if the file is not YAML, has an unknown key or an invalid value, or names a source, cluster or profile that
     /// it does not configure.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let document: Value =
-            serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
+        let document = crate::yaml::read(text)?;
         let keys: Vec<_> = ["cluster", "clusters", "profiles", "refresh", "static"]
             .into_iter()
             .chain(Kind::ALL.map(|kind| kind.schema().key))
@@ -94,6 +93,13 @@ impl Config {
 
         let mut profiles = BTreeMap::new();
         for (name, profile) in root.named_blocks("profiles", &names(Profile::KEYS))? {
+            if name.is_empty() {
+                return Err(ConfigError::Key(Problem::Value {
+                    path: "profiles".to_owned(),
+                    found: String::new(),
+                    expected: "the name of a profile, with which baseUrl ends".into(),
+                }));
+            }
             let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
             profiles.insert(name.to_owned(), profile);
         }
@@ -102,6 +108,7 @@ impl Config {
         }
         for profile in profiles.values() {
             profile.check_requests_with(&profiles)?;
+            profile.check_answers(&sources)?;
         }
         Ok(Self {
             sources,
@@ -124,6 +131,49 @@ impl Config {
     #[must_use]
     pub fn clusters(&self) -> &Clusters {
         &self.clusters
+    }
+
+    /// Returns the names of the profiles.
+    pub fn profiles(&self) -> impl Iterator<Item = &str> {
+        self.profiles.keys().map(String::as_str)
+    }
+
+    /// Returns what is allowed, but will probably fail in Argo CD.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let sources = self.static_sources();
+        sources
+            .filter_map(|(name, source)| Warning::of_keys(name, source))
+            .collect()
+    }
+
+    /// Returns a warning for each static source of this configuration that has fewer than half of its sets in `next`. A file
+    /// that was read while it was written is a cause.
+    #[must_use]
+    pub fn shrunk_to(&self, next: &Self) -> Vec<Warning> {
+        let sources = self.static_sources();
+        let shrunk = sources.filter_map(|(name, source)| {
+            let before = source.sets.len();
+            let mut others = next.static_sources();
+            let after = others
+                .find(|(other, _)| *other == name)
+                .map(|(_, other)| other.sets.len());
+            (after.unwrap_or_default() * 2 < before).then(|| Warning::Shrunk {
+                source_name: name.to_owned(),
+                before,
+                after,
+            })
+        });
+        shrunk.collect()
+    }
+
+    fn static_sources(&self) -> impl Iterator<Item = (&str, &StaticSource)> {
+        self.sources
+            .iter()
+            .filter_map(|(name, source)| match source {
+                Source::Static(source) => Some((name.as_str(), source)),
+                _ => None,
+            })
     }
 
     /// Returns the settings of push refresh, if it is configured.
@@ -402,7 +452,7 @@ glooWorkspaces: {cluster: gloo}",
         );
         refused(
             "static: {hello: {sets: [{version: 1.10}]}}",
-            "static.hello.sets[0].version is 1.1, not a whole number: quote it",
+            "static.hello.sets[0].version is 1.10, a number that would become another text: quote it",
         );
         refused(
             "static: {hello: {sets: [{a: }]}}",

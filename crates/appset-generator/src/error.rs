@@ -2,7 +2,7 @@
 
 use strict_json::Problem;
 
-use crate::FieldError;
+use crate::{Failure, FieldError};
 
 /// An error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,6 +10,14 @@ pub enum ConfigError {
     /// The text is not YAML.
     #[error("the configuration is not YAML: {0}")]
     Yaml(String),
+    /// A number that would be printed in another way than it was written.
+    #[error("{path} is {written}, a number that would become another text: quote it")]
+    Spelling {
+        /// The path of the key.
+        path: String,
+        /// The number as it was written.
+        written: String,
+    },
     /// A key is unknown or has an invalid value.
     #[error(transparent)]
     Key(#[from] Problem),
@@ -62,6 +70,22 @@ pub enum ConfigError {
         /// The names of the configured profiles.
         known: String,
     },
+    /// `requestsWith` leads back to its own profile.
+    #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
+    Cycle(String, String),
+    /// No request to a profile can succeed.
+    #[error("profiles.{profile} cannot answer: every request for {source_name} fails: {failure}")]
+    Unanswerable {
+        /// The name of the profile.
+        profile: String,
+        /// The first source that it offers.
+        source_name: String,
+        /// The failure of a request that has what only a caller knows.
+        failure: Box<Failure>,
+    },
+    /// A profile offers no source.
+    #[error("profiles.{0}.sources is empty: name a source, or remove the key to offer all")]
+    NothingOffered(String),
     /// A profile has `tagFrom`, but its requests cannot look up images.
     #[error(
         "{0} needs the source image-digests: set imageDigests, and list image-digests in the sources of the profile"

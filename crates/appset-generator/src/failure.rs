@@ -44,11 +44,21 @@ pub enum Failure {
         /// The value of the parameter.
         text: String,
     },
-    /// The request has no token.
+    /// The request has no header with a token.
+    #[error(
+        "the request has no token: set token in the ConfigMap to the key of a Secret, or add the header Authorization: Bearer <token>"
+    )]
+    NoToken,
+    /// The request has a header for a token, with another scheme.
+    #[error(
+        "the request has no token: the header Authorization must begin with Bearer and a space"
+    )]
+    OtherScheme,
+    /// The request has an empty token.
     #[error(
         "the request has no token: the key of the Secret to which the ConfigMap's token refers is empty"
     )]
-    NoToken,
+    EmptyToken,
     /// The token is not one of the configured tokens.
     #[error(
         "the token is unknown: compare the Secret to which the ConfigMap's token refers with the generator's Secret"
@@ -95,8 +105,10 @@ pub enum Failure {
         /// `maxItems`.
         max: usize,
     },
-    /// An image does not exist, and `onMissing` is `error`.
-    #[error("image {0} not found: wait for its build, or set onMissing: skip")]
+    /// An image does not exist, and the request does not allow to answer without it.
+    #[error(
+        "image {0} not found: correct the image or its tag; for a preview that waits for its build, set onMissing: skip and onEmpty: allow"
+    )]
     MissingImage(String),
     /// An image exists, but not for the platform. `onMissing` has no effect, since the image is already built.
     #[error(
@@ -205,7 +217,7 @@ impl Failure {
             | Self::UnknownSource { .. }
             | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
             // The documentation of Argo CD requires 403 for a missing token as well as for a wrong one.
-            Self::NoToken => (403, "unauthenticated"),
+            Self::NoToken | Self::OtherScheme | Self::EmptyToken => (403, "unauthenticated"),
             Self::WrongToken | Self::TokenReference | Self::Forbidden(_) => (403, "forbidden"),
             Self::UnknownProfile(_) => (404, "unknown_profile"),
             Self::UnknownPath => (404, "unknown_path"),
@@ -266,6 +278,8 @@ impl Failure {
             Self::MissingWorkspace(_) => "Workspace not found".to_owned(),
             Self::NoSource(_)
             | Self::NoToken
+            | Self::OtherScheme
+            | Self::EmptyToken
             | Self::WrongToken
             | Self::TokenReference
             | Self::UnknownPath

@@ -22,8 +22,8 @@ use crate::clusters::{
     ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
 };
 use crate::error::ConfigError;
-use crate::keys::Key;
 use crate::keys::Schema;
+use crate::keys::{Key, cluster};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -106,7 +106,7 @@ impl GlooRoutes {
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
     ) -> Result<RouteQuery, Failure> {
-        let cluster = parameters.string("cluster")?;
+        let cluster = cluster(parameters)?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
         let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
@@ -315,6 +315,16 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
     let known = ["name", "names", "namespace", "namespaces"];
     let known = [&known[..], &LabelSelector::KEYS].concat();
     let block = parameters.block("routeTableSelector", &known)?;
+    for key in ["name", "namespace"] {
+        // A template without a value must not select every table.
+        if block.string(key)? == Some("") {
+            return Err(Problem::Value {
+                path: block.path(key),
+                found: String::new(),
+                expected: "the name of a Kubernetes object".into(),
+            });
+        }
+    }
     let mut names = block.object_names("names")?;
     names.extend(block.object_name("name")?);
     names.sort();

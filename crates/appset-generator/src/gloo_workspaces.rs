@@ -11,7 +11,7 @@ use strict_json::Block;
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
 use crate::error::ConfigError;
 use crate::keys::Schema;
-use crate::keys::{Key, flag};
+use crate::keys::{Key, cluster, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
 use crate::{Failure, Field, ParameterSet};
@@ -124,7 +124,7 @@ impl GlooWorkspaces {
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
-            cluster: parameters.string("cluster")?.map(str::to_owned),
+            cluster: cluster(parameters)?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
         })
@@ -299,9 +299,10 @@ mod tests {
     use crate::testing::{query, refused};
 
     const CONFIG: &str = "
+static: {hello: {}}
 glooWorkspaces: {clusterMap: {c2: prod-eu}}
 profiles:
-  default: {}
+  default: {sources: [gloo-workspaces]}
   team-a: {namespaces: [shop]}
 ";
 
@@ -488,7 +489,7 @@ profiles:
             "missing_workspace Workspace gloo-mesh/wbe not found: create it",
         );
         refused(
-            query(CONFIG, "team-a", &json!({})),
+            query(CONFIG, "team-a", &json!({"source": "gloo-workspaces"})),
             "no namespace is allowed by both glooWorkspaces.namespace and the profile",
         );
         refused(

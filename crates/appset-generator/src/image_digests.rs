@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use strict_json::{Block, Problem};
 
 pub use self::challenge::{Bearer, Challenge, Token};
@@ -18,14 +18,17 @@ pub use self::manifest::{
     ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
     platform_of, unknown,
 };
+use self::reference::is_repository;
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
+use crate::answer::OnEmpty;
+use crate::branch::is_branch;
 use crate::clusters::Allowed;
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::keys::Schema;
 use crate::keys::{Key, flag, names};
-use crate::matching::matches;
+use crate::matching::{example, matches};
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.
@@ -86,6 +89,7 @@ pub struct ImageQuery {
     layout: Layout,
     digest_prefix: String,
     on_missing: OnMissing,
+    on_empty: OnEmpty,
 }
 
 /// How images are arranged in sets.
@@ -184,8 +188,8 @@ impl ImageDigests {
             ),
             Key::new(
                 "onMissing",
-                "if an image does not exist: `skip` the whole set, `omit` the image, or `error`",
-                "`skip`",
+                "if an image does not exist: `error`, `skip` the whole set, or `omit` the image; without any set left, `onEmpty` decides",
+                "`error`",
             ),
             Key::new(
                 "onMissingRepository",
@@ -210,6 +214,7 @@ impl ImageDigests {
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
         for (host, registry) in source.named_blocks("registries", &names(Self::REGISTRY_KEYS))? {
+            reference::check_host(host, source.path("registries"))?;
             registries.insert(host.to_owned(), Registry::from_config(host, &registry)?);
         }
         if registries.is_empty() {
@@ -269,8 +274,9 @@ impl ImageDigests {
     ) -> Result<ImageQuery, Failure> {
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
-            Some("error") => OnMissing::Refuse,
-            _ => OnMissing::Skip,
+            Some("skip") => OnMissing::Skip,
+            // A mistyped tag must not delete an Application.
+            _ => OnMissing::Refuse,
         };
         let platform = parameters
             .string("platform")?
@@ -287,7 +293,10 @@ impl ImageDigests {
             let reference = self.reference(parameters, image, path)?;
             self.admit(&reference, allowed.images)?;
             match reference::check_tag(&reference.tag) {
-                Err(_) if skips_invalid => drop(illegal.insert(name.clone())),
+                // An author of a branch can cause any other illegal tag.
+                Err(_) if skips_invalid && is_branch(&reference.tag) => {
+                    illegal.insert(name.clone());
+                }
                 checked => checked?,
             }
             images.insert(
@@ -315,6 +324,7 @@ impl ImageDigests {
                 .unwrap_or("digest")
                 .to_owned(),
             on_missing,
+            on_empty: OnEmpty::read(parameters)?,
         })
     }
 
@@ -378,6 +388,27 @@ impl ImageDigests {
         })
     }
 
+    /// Returns the hosts of the registries, with that of images without one first.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &String> {
+        self.default.iter().chain(self.registries.keys())
+    }
+
+    /// Returns an image, as an entry of `images`, that the registries and the patterns in `allowed` allow.
+    pub(crate) fn example(&self, allowed: Option<&[String]>) -> Option<Value> {
+        let any = ["**".to_owned()];
+        let mut registries = self.registries.iter();
+        registries.find_map(|(host, registry)| {
+            let mut patterns = registry.repositories.as_deref().unwrap_or(&any).iter();
+            patterns.find_map(|pattern| {
+                let mut images = allowed.unwrap_or(&any).iter();
+                let both =
+                    |image: &String| example(&format!("{host}/"), pattern, image, is_repository);
+                let repository = images.find_map(both)?;
+                Some(json!({"registry": host, "repository": repository}))
+            })
+        })
+    }
+
     /// Checks that the configuration and the profile allow `image`.
     fn admit(&self, image: &Reference, allowed: Option<&[String]>) -> Result<(), Failure> {
         let repositories = self.registries.get(&image.registry);
@@ -405,21 +436,22 @@ impl ImageQuery {
         legal.map(|(name, reference)| (name.as_str(), reference))
     }
 
-    /// Whether a missing image omits the set, so that an empty answer is expected.
-    pub(crate) fn skips_missing(&self) -> bool {
-        self.on_missing == OnMissing::Skip
-    }
-
     /// Computes the sets from the digests in `found`. An image without a digest does not exist.
     ///
     /// # Errors
-    /// Returns `Err` if an image does not exist and `onMissing` is `error`.
+    /// Returns `Err` if an image does not exist and `onMissing` is `error`, or if nothing is left and `onEmpty` does not allow that.
     pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
         let missing = self
             .images
             .iter()
             .find(|(name, _)| !found.contains_key(*name));
-        if let (Some((_, image)), OnMissing::Refuse) = (missing, self.on_missing) {
+        let is_nothing_left = match self.layout {
+            Layout::Rows => found.is_empty(),
+            Layout::Columns | Layout::Digests => self.on_missing == OnMissing::Skip,
+        };
+        let must_exist = self.on_missing == OnMissing::Refuse
+            || (is_nothing_left && self.on_empty == OnEmpty::Refuse);
+        if let Some((_, image)) = missing.filter(|_| must_exist) {
             let tag = shown(&image.tag);
             return Err(Failure::MissingImage(format!("{}:{tag}", image.name())));
         }
@@ -474,13 +506,27 @@ impl ImageQuery {
 
 impl Registry {
     fn from_config(host: &str, registry: &Block<'_>) -> Result<Self, ConfigError> {
-        let list = |key| match registry.value(key) {
-            None => Ok(None),
-            Some(_) => registry.strings(key).map(Some),
+        let patterns = |key| {
+            let patterns = registry.strings(key)?;
+            // A pattern with its registry is legal as a path, but no repository is called so.
+            let is_wrong = |pattern: &&String| {
+                let below = pattern
+                    .strip_prefix(host)
+                    .is_some_and(|rest| rest.starts_with('/'));
+                below || example("", pattern, "**", is_repository).is_none()
+            };
+            match patterns.iter().find(is_wrong) {
+                None => Ok(patterns),
+                Some(pattern) => Err(Problem::Value {
+                    path: registry.path(key),
+                    found: pattern.clone(),
+                    expected: "a pattern of the paths of repositories, without registry and tag, such as myorg/*".into(),
+                }),
+            }
         };
         let pull_through = match registry.value("pullThrough") {
-            Some(Value::Array(_)) => registry.strings("pullThrough")?,
-            _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["*".to_owned()],
+            Some(Value::Array(_)) => patterns("pullThrough")?,
+            _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["**".to_owned()],
             _ => Vec::new(),
         };
         let proof = match registry.one_of("proof", &["authorized", "tag-list", "none"])? {
@@ -493,7 +539,10 @@ impl Registry {
         let verify = registry.one_of("verify", &["index", "child"])?;
         Ok(Self {
             plain_http: flag(registry, "plainHttp")?.unwrap_or_default(),
-            repositories: list("repositories")?,
+            repositories: registry
+                .value("repositories")
+                .map(|_| patterns("repositories"))
+                .transpose()?,
             proof,
             pull_through,
             trusts_single: single == Some("trust"),

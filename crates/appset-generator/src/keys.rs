@@ -47,6 +47,21 @@ pub(crate) fn names(keys: &[Key]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }
 
+/// Reads the name of a cluster. A blank one is a template without a value: as an unknown cluster it would have no sets.
+pub(crate) fn cluster<'a>(parameters: &Block<'a>) -> Result<Option<&'a str>, Problem> {
+    let name = parameters.string("cluster")?;
+    match name {
+        Some(text) if text.trim().is_empty() || text.contains(char::is_control) => {
+            Err(Problem::Value {
+                path: parameters.path("cluster"),
+                found: text.to_owned(),
+                expected: "the name of a cluster".into(),
+            })
+        }
+        name => Ok(name),
+    }
+}
+
 /// Reads a count, which may be a number or a string: templates turn every value into a string.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
     let read = |value: &Value| match value {

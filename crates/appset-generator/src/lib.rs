@@ -8,7 +8,8 @@
 //!
 //! The controller deletes every Application of an ApplicationSet after an empty list with status 200, and keeps them all
 //! after any error (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
-//! sets needs an [`EmptyAllowed`], which only the input of a request can create. Everything else is a [`Failure`].
+//! sets needs an [`EmptyAllowed`], which only `onEmpty: allow` of a request or its profile can create. Everything else is a
+//! [`Failure`].
 //!
 //! Templates use one of two languages, and neither can print every JSON value. So a set holds [`Field`]s: strings, booleans,
 //! and lists and maps of them, but no numbers and no nulls.
@@ -16,6 +17,7 @@
 //! The crate uses no clock, file, network or Kubernetes client.
 
 mod answer;
+mod branch;
 mod clusters;
 mod config;
 mod error;
@@ -35,6 +37,9 @@ mod static_sets;
 mod tag_from;
 #[cfg(test)]
 mod testing;
+mod trial;
+mod warning;
+mod yaml;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
 pub use clusters::{
@@ -57,3 +62,4 @@ pub use rollouts::{RolloutQuery, Rollouts};
 pub use set::{Field, FieldError, ParameterSet};
 pub use source::{Query, SourceQuery};
 pub use static_sets::{StaticQuery, StaticSource};
+pub use warning::Warning;

@@ -1,25 +1,107 @@
 //! Selectors of objects: patterns of names with `*`, and label selectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gloo_types::LabelRequirement;
 use strict_json::{Block, Problem};
 
-/// Whether `text` matches `pattern`, in which `*` stands for any characters.
+/// Whether `text` matches `pattern`.
+///
+/// This is the meaning of every pattern: `*` stands for any characters within a segment, which a slash ends, and `**` for any
+/// characters. The keys of a file with credentials also end a segment of a host at each dot (see `keychain`).
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-    let Some(text) = text.strip_prefix(start) else {
-        return false;
-    };
-    // Taking the first match of each part leaves the most text for the next part, so no backtracking is needed.
-    let after = middle.split('*').try_fold(text, |text, part| {
-        let (_, after) = text.split_once(part)?;
-        Some(after)
-    });
-    after.is_some_and(|text| text.ends_with(end))
+    let (mut pattern, mut text) = (pattern.as_bytes(), text.as_bytes());
+    // After a mismatch the last star takes one more character: the rest of the pattern, and the rest of the text. Earlier stars
+    // need no second try, because the first match of each part leaves the most text for the next part.
+    let (mut within, mut across) = (None, None);
+    loop {
+        match (pattern, text) {
+            ([b'*', b'*', rest @ ..], _) => {
+                (within, across) = (None, Some((rest, text)));
+                pattern = rest;
+            }
+            ([b'*', rest @ ..], _) => {
+                within = Some((rest, text));
+                pattern = rest;
+            }
+            ([one, rest @ ..], [other, more @ ..]) if one == other => {
+                (pattern, text) = (rest, more);
+            }
+            ([], []) => return true,
+            _ => match (within, across) {
+                (Some((rest, [taken, more @ ..])), _) if *taken != b'/' => {
+                    within = Some((rest, more));
+                    (pattern, text) = (rest, more);
+                }
+                (_, Some((rest, [_, more @ ..]))) => {
+                    (within, across) = (None, Some((rest, more)));
+                    (pattern, text) = (rest, more);
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+/// Returns a text that `pattern` matches, and that `whole` matches after `prefix`. `is_legal` must accept it, and all its
+/// beginnings with an `a` behind them.
+pub(crate) fn example(
+    prefix: &str,
+    pattern: &str,
+    whole: &str,
+    is_legal: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let mut beginnings = vec![whole.as_bytes()];
+    for c in prefix.bytes() {
+        beginnings = beginnings
+            .into_iter()
+            .flat_map(|rest| after(rest, c))
+            .collect();
+        // All are ends of one pattern, so equal lengths are equal.
+        beginnings.sort_unstable_by_key(|rest| rest.len());
+        beginnings.dedup_by_key(|rest| rest.len());
+    }
+    let mut letters: Vec<u8> = [pattern, whole, "a"].concat().into_bytes();
+    letters.retain(|c| c.is_ascii() && *c != b'*');
+    letters.sort_unstable();
+    letters.dedup();
+    let is_end = |pattern: &[u8]| pattern.iter().all(|c| *c == b'*');
+    let beginnings = beginnings.into_iter();
+    let mut queue: VecDeque<_> = beginnings
+        .map(|rest| (String::new(), pattern.as_bytes(), rest))
+        .collect();
+    // What can follow depends on the last letter and on what is left of the two patterns.
+    let mut seen = BTreeSet::new();
+    while let Some((text, one, other)) = queue.pop_front() {
+        if is_end(one) && is_end(other) && is_legal(&text) {
+            return Some(text);
+        }
+        for c in letters.iter().copied() {
+            let text = format!("{text}{}", char::from(c));
+            if !is_legal(&format!("{text}a")) {
+                continue;
+            }
+            for one in after(one, c) {
+                for other in after(other, c) {
+                    if seen.insert((c, one.len(), other.len())) {
+                        queue.push_back((text.clone(), one, other));
+                    }
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Returns what is left of `pattern` after the character `c`, which has several answers because of stars.
+fn after(pattern: &[u8], c: u8) -> Vec<&[u8]> {
+    match pattern {
+        [b'*', b'*', rest @ ..] => [vec![pattern], after(rest, c)].concat(),
+        [b'*', rest @ ..] if c != b'/' => [vec![pattern], after(rest, c)].concat(),
+        [b'*', rest @ ..] => after(rest, c),
+        [one, rest @ ..] if *one == c => vec![rest],
+        _ => Vec::new(),
+    }
 }
 
 /// Whether `text` is a pattern rather than a name.
@@ -85,6 +167,7 @@ fn requirement(expression: &Block<'_>) -> Result<LabelRequirement, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
@@ -100,11 +183,22 @@ mod tests {
     }
 
     #[test]
-    fn a_star_matches_any_characters() {
+    fn a_star_ends_at_a_slash_and_two_stars_do_not() {
         check("web", &["web"], &["", "we", "webs"]);
         check("", &[""], &["a"]);
-        check("*", &["", "web", "a/b"], &[]);
-        check("a/*", &["a/b", "a/"], &["b/a"]);
+        check("*", &["", "web"], &["/", "a/b"]);
+        check("a/*", &["a/b", "a/"], &["b/a", "a/b/c"]);
+        check("a/b-*", &["a/b-c"], &["a/b-c/secret", "a/b"]);
+        check("*/x", &["a/x", "/x"], &["x", "a/b/x"]);
+        check("*/*x/c", &["a/bx/c", "a/xx/c"], &["a/b/c", "a/bx/d/c"]);
+        check("**/x", &["a/x", "a/b/x"], &["x", "a/xy"]);
+        check("a/**", &["a/", "a/b", "a/b/c"], &["a", "b/a"]);
+        check(
+            "**a*b/c",
+            &["ab/c", "x/a-b/c", "a/ab/c"],
+            &["a/b/c", "ab/c/d"],
+        );
+        check("a**b*", &["ab", "a/b/b", "a/b-c"], &["a/c", "a/b/c"]);
         check("ns1*", &["ns1", "ns1-a"], &["ns2", "ans1"]);
         check("*-a", &["-a", "x-a", "-a-a"], &["x-b", "a"]);
         check(
@@ -113,7 +207,37 @@ mod tests {
             &["ab", "acb", "ac"],
         );
         check("a*a", &["aa", "aba"], &["a", "ab"]);
-        check("**", &["", "x"], &[]);
+        check("**", &["", "x", "x/y"], &[]);
+        check("***", &["", "x", "x/y"], &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn an_example_matches_both_patterns(one in "[ab*/]{0,6}", other in "[ab*/]{0,6}", text in "[ab/]{0,5}") {
+            let found = example("b/", &one, &other, |_| true);
+            let is_example = |text: &str| matches(&one, text) && matches(&other, &format!("b/{text}"));
+            match found {
+                Some(found) => prop_assert!(is_example(&found), "{found}"),
+                None => prop_assert!(!is_example(&text)),
+            }
+        }
+
+        /// A slow second opinion, which tries every split.
+        #[test]
+        fn matching_tries_every_split(pattern in "[ab*/]{0,8}", text in "[ab/]{0,8}") {
+            fn slow(pattern: &str, text: &str) -> bool {
+                let Some(c) = pattern.chars().next() else {
+                    return text.is_empty();
+                };
+                let (rest, mut ends) = (&pattern[1..], 0..=text.len());
+                match c {
+                    '*' if rest.starts_with('*') => ends.any(|end| slow(&rest[1..], &text[end..])),
+                    '*' => ends.any(|end| !text[..end].contains('/') && slow(rest, &text[end..])),
+                    c => text.strip_prefix(c).is_some_and(|text| slow(rest, text)),
+                }
+            }
+            prop_assert_eq!(matches(&pattern, &text), slow(&pattern, &text));
+        }
     }
 
     #[track_caller]

@@ -3,7 +3,7 @@
 //! The author of an ApplicationSet cannot edit the ConfigMap with `baseUrl` and `token`. So the profile in the path and
 //! the token are the boundary between tenants. The name of the ApplicationSet is not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
@@ -13,6 +13,7 @@ use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
+use crate::request::{refuse_templates, unfold};
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
@@ -20,14 +21,14 @@ use crate::{Failure, Request};
 /// One entry of `profiles`. Requests choose it by a `baseUrl` that ends in `/profiles/<name>`.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    name: String,
+    pub(crate) name: String,
     /// The names of the tokens that may use it. Without a list any token may.
     tokens: Option<Vec<String>>,
     /// The names of the sources that it offers. Without a list it offers all.
     sources: Option<Vec<String>>,
     /// Patterns of the images that it may look up, each with its registry. Without a list it may look up all that the source
     /// allows.
-    images: Option<Vec<String>>,
+    pub(crate) images: Option<Vec<String>>,
     /// The clusters that it may read. Without a list it may read all that the source allows.
     clusters: Option<Vec<String>>,
     /// The namespaces that it may read. Without a list it may read all that the source allows.
@@ -121,10 +122,17 @@ impl Profile {
         for name in clusters.iter().flatten() {
             known.check(name, &profile.path("clusters"))?;
         }
+        let tokens = list("tokens")?;
+        if tokens.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ConfigError::Key(Problem::Empty {
+                path: profile.path("tokens"),
+                needed: "the name of a token",
+            }));
+        }
         let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
         let read = Self {
             name: name.to_owned(),
-            tokens: list("tokens")?,
+            tokens,
             sources,
             images: list("images")?,
             clusters,
@@ -142,6 +150,35 @@ impl Profile {
         };
         if read.tag_from.is_some() {
             read.check_tags(profile, configured)?;
+        }
+        for (key, parameters) in [("fixed", &read.fixed), ("defaults", &read.defaults)] {
+            if let Some(name) = parameters.get("source")
+                && !read.candidates(configured).any(|(known, _)| name == known)
+            {
+                return Err(ConfigError::UnknownSource {
+                    path: format!("{}.source", profile.path(key)),
+                    source_name: name
+                        .as_str()
+                        .map_or_else(|| name.to_string(), str::to_owned),
+                    known: joined(configured.keys().filter(|name| read.offers(name))),
+                });
+            }
+        }
+        if let Some(Source::ImageDigests(source)) = configured.get(ImageDigests::SCHEMA.name)
+            && read.offers(ImageDigests::SCHEMA.name)
+        {
+            for (index, pattern) in read.images.iter().flatten().enumerate() {
+                if source
+                    .example(Some(std::slice::from_ref(pattern)))
+                    .is_none()
+                {
+                    return Err(ConfigError::Key(Problem::Value {
+                        path: format!("{}[{index}]", profile.path("images")),
+                        found: pattern.clone(),
+                        expected: "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*".into(),
+                    }));
+                }
+            }
         }
         Ok(read)
     }
@@ -163,20 +200,33 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks that every profile in `requestsWith` is `configured`.
+    /// Checks that every profile in `requestsWith` is `configured`, and that none of them leads back to this one.
     pub(crate) fn check_requests_with(
         &self,
         configured: &BTreeMap<String, Self>,
     ) -> Result<(), ConfigError> {
-        let mut targets = self.requests_with.iter();
-        match targets.find(|(_, other)| !configured.contains_key(*other)) {
-            None => Ok(()),
-            Some((parameter, other)) => Err(ConfigError::UnknownProfile {
-                path: format!("profiles.{}.requestsWith.{parameter}", self.name),
-                name: other.clone(),
-                known: joined(configured.keys()),
-            }),
+        for (parameter, other) in &self.requests_with {
+            let path = || format!("profiles.{}.requestsWith.{parameter}", self.name);
+            if !configured.contains_key(other) {
+                return Err(ConfigError::UnknownProfile {
+                    path: path(),
+                    name: other.clone(),
+                    known: joined(configured.keys()),
+                });
+            }
+            let mut reached = BTreeSet::new();
+            let mut next = vec![other];
+            while let Some(name) = next.pop() {
+                if *name == self.name {
+                    return Err(ConfigError::Cycle(path(), self.name.clone()));
+                }
+                if reached.insert(name) {
+                    let profile = configured.get(name).into_iter();
+                    next.extend(profile.flat_map(|profile| profile.requests_with.values()));
+                }
+            }
         }
+        Ok(())
     }
 
     /// Returns the profile that `requestsWith` names for `request`. If several of its parameters are set, the first by name
@@ -200,18 +250,18 @@ impl Profile {
         }
     }
 
-    /// Returns the parameters of `request` with the defaults and fixed values of this profile.
-    fn parameters(&self, request: &Request) -> Result<Map<String, Value>, Failure> {
+    /// Returns the parameters `asked` with the defaults and fixed values of this profile.
+    fn parameters(&self, asked: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         let mut parameters = self.defaults.clone();
-        for (key, value) in &request.parameters {
-            match self.fixed.get(key) {
-                Some(fixed) if fixed != value => {
+        for (key, value) in asked {
+            match self.fixed.get(&key) {
+                Some(fixed) if *fixed != value => {
                     return Err(Failure::Forbidden(format!(
                         "parameter {key} is fixed by profile {}: remove it",
                         self.name
                     )));
                 }
-                _ => parameters.insert(key.clone(), value.clone()),
+                _ => parameters.insert(key, value),
             };
         }
         parameters.extend(self.fixed.clone());
@@ -228,9 +278,17 @@ impl Profile {
         request: &Request,
         known: &Namespaces,
     ) -> Result<Query, Failure> {
-        request.refuse_templates(self.tag_from.as_ref().map(TagFrom::parameter))?;
-        let mut given = self.parameters(request)?;
-        let (name, source) = self.source(configured, &given)?;
+        let mut asked = request.parameters.clone();
+        let branch = self.branch();
+        let source = self.source(configured, &asked);
+        // The inputs of a static source are echoed as they are.
+        let is_static = matches!(source, Ok((_, Source::Static(_))));
+        unfold(&mut asked, |key| {
+            branch != Some(key) && (!is_static || key == "alias")
+        });
+        refuse_templates(&asked, branch)?;
+        let mut given = self.parameters(asked)?;
+        let (name, source) = source?;
         if let (Source::ImageDigests(_), Some(tag_from)) = (source, &self.tag_from) {
             tag_from.apply(&mut given)?;
         }
@@ -243,22 +301,51 @@ impl Profile {
         source.query(name, given, allowed)
     }
 
+    /// Returns the parameter that becomes the tag, if the tag is made from one.
+    pub(crate) fn branch(&self) -> Option<&str> {
+        self.tag_from.as_ref().map(TagFrom::parameter)
+    }
+
+    /// Returns the value that this profile gives to the parameter `key`.
+    pub(crate) fn given(&self, key: &str) -> Option<&Value> {
+        self.fixed.get(key).or_else(|| self.defaults.get(key))
+    }
+
+    /// Whether other profiles answer some of its requests.
+    pub(crate) fn passes_on(&self) -> bool {
+        !self.requests_with.is_empty()
+    }
+
+    /// Returns the sources that requests can name.
+    pub(crate) fn candidates<'a>(
+        &'a self,
+        configured: &'a Sources,
+    ) -> impl Iterator<Item = (&'a String, &'a Source)> {
+        let fixed = self.fixed.get("source");
+        let is_possible = move |name: &String| fixed.is_none_or(|fixed| fixed == name);
+        configured
+            .iter()
+            .filter(move |(name, _)| self.offers(name) && is_possible(name))
+    }
+
     /// Whether this profile offers `source`.
     fn offers(&self, source: &str) -> bool {
         let sources = self.sources.as_deref();
         sources.is_none_or(|sources| sources.iter().any(|offered| offered == source))
     }
 
-    /// Returns the source that `parameters` name, or the only source that the profile offers.
+    /// Returns the source that this profile fixes, or that the parameters `asked` name, or the only source that it offers.
     fn source<'a>(
         &self,
         configured: &'a Sources,
-        parameters: &Map<String, Value>,
+        asked: &Map<String, Value>,
     ) -> Result<(&'a str, &'a Source), Failure> {
+        let mut places = [&self.fixed, asked, &self.defaults].into_iter();
+        let name = places.find_map(|parameters| parameters.get("source"));
         let offered = || configured.iter().filter(|(name, _)| self.offers(name));
         let known = || joined(offered().map(|(name, _)| name));
         let found =
-            match parameters.get("source") {
+            match name {
                 Some(Value::String(asked)) => offered()
                     .find(|(name, _)| *name == asked)
                     .ok_or_else(|| Failure::UnknownSource {
@@ -294,7 +381,6 @@ static:
   hello: {inputs: [key1, list], sets: [{key1: val1, port: 8080}, {key1: val2}]}
   none: {sets: []}
   open: {sets: [{key1: val1}]}
-  guarded: {inputs: [maxItems], sets: [{key1: val1}, {key1: val2}]}
 profiles:
   default: {}
   team-a: {tokens: [team-a], sources: [hello], fixed: {key1: a}, defaults: {list: [x], maxItems: 5}}
@@ -331,13 +417,13 @@ profiles:
             r#"{"source":"hello"}"#,
             Ok(r#"{"key1":"val1","port":"8080"},{"key1":"val2"}"#),
         );
-        let missing = "source is missing: set it to one of guarded, hello, none, open";
+        let missing = "source is missing: set it to one of hello, none, open";
         check(None, "{}", Err(missing));
         check(None, r#"{"source":7}"#, Err(missing));
         check(
             None,
             r#"{"source":"helo"}"#,
-            Err("unknown source helo: use one of guarded, hello, none, open"),
+            Err("unknown source helo: use one of hello, none, open"),
         );
     }
 
@@ -380,15 +466,6 @@ profiles:
     }
 
     #[test]
-    fn a_guard_may_also_be_an_input() {
-        check(
-            None,
-            r#"{"source":"guarded","maxItems":1}"#,
-            Err("2 sets were found, maxItems is 1"),
-        );
-    }
-
-    #[test]
     fn a_profile_delegates_requests_to_another() {
         let any = Some("any");
         check(any, "{}", Ok(r#"{"key1":"val1"}"#));
@@ -407,7 +484,9 @@ profiles:
         check(
             any,
             r#"{"team":"b","key1":"a"}"#,
-            Err("parameters: unknown key team, did you mean maxItems?"),
+            Err(
+                "parameters: unknown key team: use one of key1, list, source, onEmpty, minItems, maxItems, alias",
+            ),
         );
     }
 
@@ -494,6 +573,24 @@ profiles:
             Ok(
                 r#"{"input":{"key1":"k"},"key1":"val1","name":"k","port":"8080"},{"input":{"key1":"k"},"key1":"val2","name":"k"}"#,
             ),
+        );
+        // Inputs stay as they are.
+        check(
+            None,
+            r#"{"source":"hello","key1":"{\"a\":[]}","maxItems":2,"alias":"{\"name\":\"input.key1\"}"}"#,
+            Ok(
+                r#"{"input":{"key1":"{\"a\":[]}"},"key1":"val1","name":"{\"a\":[]}","port":"8080"},{"input":{"key1":"{\"a\":[]}"},"key1":"val2","name":"{\"a\":[]}"}"#,
+            ),
+        );
+        check(
+            None,
+            r#"{"source":"hello","alias":{"generator":"key1"}}"#,
+            Err("the key generator is used by other generators or by the controller: rename it"),
+        );
+        check(
+            None,
+            r#"{"source":"hello","alias":{"key1":"input"},"list":[]}"#,
+            Err("the key key1 is in the set twice: choose another name"),
         );
         check(
             None,

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::Failure;
+use crate::branch::{NO_VALUE, has_template};
 use crate::failure::shown;
 
 /// One call of `getparams.execute`.
@@ -50,33 +51,37 @@ impl Request {
         let name = strict_json::object_name(&self.application_set, String::new());
         name.is_ok().then_some(self.application_set.as_str())
     }
+}
 
-    /// Refuses parameters that contain an unresolved template.
-    ///
-    /// The parameter called `data` holds the name of a branch, in which braces are legal. It is refused only if the whole text
-    /// is one template.
-    ///
-    /// # Errors
-    /// Returns `Err` for the first such parameter.
-    pub(crate) fn refuse_templates(&self, data: Option<&str>) -> Result<(), Failure> {
-        self.parameters
-            .iter()
-            .try_for_each(|(key, value)| match value {
-                Value::String(text) if data == Some(key) => {
-                    refuse_if(is_one_template(text) || text.contains(NO_VALUE), text, key)
-                }
-                _ => refuse_templates(key, value, key),
-            })
+/// Replaces texts that hold a JSON object or list by their value, if `is_structured` their key. Some callers, such as Terraform,
+/// can send only strings.
+pub(crate) fn unfold(parameters: &mut Map<String, Value>, is_structured: impl Fn(&str) -> bool) {
+    for (key, value) in parameters.iter_mut() {
+        if let Value::String(text) = value
+            && text.trim_start().starts_with(['{', '['])
+            && is_structured(key)
+            // Other text is left to the reading of the parameter, whose error names the expected type.
+            && let Ok(inner) = serde_json::from_str(text)
+        {
+            *value = inner;
+        }
     }
 }
 
-/// The text that Go templates print for a missing value.
-const NO_VALUE: &str = "<no value>";
-
-fn is_one_template(text: &str) -> bool {
-    let inner = text.trim().strip_prefix("{{");
-    let inner = inner.and_then(|rest| rest.strip_suffix("}}"));
-    inner.is_some_and(|inner| !inner.contains("}}"))
+/// Refuses parameters that contain an unresolved template.
+///
+/// The parameter called `branch` holds the name of a branch, in which braces are legal.
+///
+/// # Errors
+/// Returns `Err` for the first such parameter.
+pub(crate) fn refuse_templates(
+    parameters: &Map<String, Value>,
+    branch: Option<&str>,
+) -> Result<(), Failure> {
+    parameters.iter().try_for_each(|(key, value)| match value {
+        Value::String(text) if branch == Some(key) => refuse_if(has_template(text), text, key),
+        _ => refuse_templates_in(key, value, key),
+    })
 }
 
 fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
@@ -90,7 +95,7 @@ fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
 }
 
 /// Refuses a template that Argo CD did not resolve: its text still has braces, or is [`NO_VALUE`].
-fn refuse_templates(key: &str, value: &Value, path: &str) -> Result<(), Failure> {
+fn refuse_templates_in(key: &str, value: &Value, path: &str) -> Result<(), Failure> {
     let refuse = |text: &str| {
         let mut marks = ["{{", "}}", NO_VALUE].iter();
         refuse_if(marks.any(|mark| text.contains(mark)), text, path)
@@ -98,13 +103,12 @@ fn refuse_templates(key: &str, value: &Value, path: &str) -> Result<(), Failure>
     refuse(key)?;
     match value {
         Value::String(text) => refuse(text),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, item)| refuse_templates("", item, &format!("{path}[{index}]"))),
+        Value::Array(items) => items.iter().enumerate().try_for_each(|(index, item)| {
+            refuse_templates_in("", item, &format!("{path}[{index}]"))
+        }),
         Value::Object(fields) => fields
             .iter()
-            .try_for_each(|(key, value)| refuse_templates(key, value, &format!("{path}.{key}"))),
+            .try_for_each(|(key, value)| refuse_templates_in(key, value, &format!("{path}.{key}"))),
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }
@@ -116,7 +120,7 @@ mod tests {
     #[track_caller]
     fn check(body: &str, expect: Result<&str, &str>) {
         let read = Request::from_body(body.as_bytes()).and_then(|request| {
-            request.refuse_templates(Some("branch"))?;
+            refuse_templates(&request.parameters, Some("branch"))?;
             Ok(request)
         });
         let shown = read.map(|request| {
@@ -188,13 +192,13 @@ mod tests {
     fn braces_are_legal_in_a_branch_name() {
         let body =
             |branch: &str| format!(r#"{{"input":{{"parameters":{{"branch":"{branch}"}}}}}}"#);
-        for branch in ["fix-{{x}}", "{{x}}-{{y}}", "}}", "{{"] {
+        for branch in ["fix-{x}", "a{{}}b", "}}", "{{"] {
             check(&body(branch), Ok(&format!(r#" {{"branch":"{branch}"}}"#)));
         }
-        for branch in ["{{branch}}", " {{ .branch }} ", "fix-<no value>"] {
+        for branch in ["{{branch}}", "fix-{{x}}", "{{x}}-{{y}}", "fix-<no value>"] {
             check(&body(branch), Err("an unresolved template"));
         }
-        let nested = r#"{"input":{"parameters":{"branch":["fix-{{x}}"]}}}"#;
+        let nested = r#"{"input":{"parameters":{"branch":["}}"]}}}"#;
         check(nested, Err("parameter branch[0] is"));
     }
 }

@@ -12,8 +12,8 @@ use strict_json::Block;
 
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
-use crate::keys::Key;
 use crate::keys::Schema;
+use crate::keys::{Key, cluster};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -120,7 +120,7 @@ impl Rollouts {
         allowed: &Allowed<'_>,
     ) -> Result<RolloutQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
-        let cluster = parameters.string("cluster")?;
+        let cluster = cluster(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
         Ok(RolloutQuery {

@@ -1,6 +1,6 @@
 //! A parameter set, from which the controller renders one Application: its fields and its identity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -17,17 +17,31 @@ impl ParameterSet {
     /// Inserts `field` at the top of the set.
     ///
     /// # Errors
-    /// Returns `Err` if another generator owns `key`, or a template cannot name it.
+    /// Returns `Err` if the set has `key` already, if another generator owns it, or if a template cannot name it.
     pub fn insert(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_top_level(key)?;
-        self.0.insert(key.to_owned(), field);
-        Ok(())
+        self.add(key, field)
     }
 
     /// Whether the set has `key` at the top.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
+    }
+
+    /// Returns the dotted paths of all keys that a template can name, without those inside lists.
+    pub(crate) fn paths(&self) -> BTreeSet<String> {
+        fn add(fields: &BTreeMap<String, Field>, above: &str, paths: &mut BTreeSet<String>) {
+            for (key, field) in fields {
+                match field {
+                    Field::Map(fields) => add(fields, &format!("{above}{key}."), paths),
+                    _ => drop(paths.insert(format!("{above}{key}"))),
+                }
+            }
+        }
+        let mut paths = BTreeSet::new();
+        add(&self.0, "", &mut paths);
+        paths
     }
 
     /// Returns the field at a dotted path.
@@ -46,11 +60,18 @@ impl ParameterSet {
 
     /// Inserts `field` at the top, under a key that the request chose.
     ///
-    /// Unlike [`insert`](Self::insert) it accepts a key of another generator, since a merge needs the same key on both sides.
+    /// Unlike [`insert`](Self::insert) it accepts keys that [`check_alias`] accepts, such as the key of a merge.
     pub(crate) fn alias(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
-        check_key(key)?;
-        self.0.insert(key.to_owned(), field);
-        Ok(())
+        check_alias(key)?;
+        self.add(key, field)
+    }
+
+    fn add(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
+        // `outputKey` or `digestPrefix` could otherwise replace a digest by something else.
+        match self.0.insert(key.to_owned(), field) {
+            None => Ok(()),
+            Some(_) => Err(FieldError::Taken(key.to_owned())),
+        }
     }
 
     /// Renames the key `from`, if the set has it.
@@ -104,29 +125,49 @@ pub enum FieldError {
     /// A key that other generators or the controller use.
     #[error("the key {0} is used by other generators or by the controller: rename it")]
     Foreign(String),
+    /// A key that the set has already.
+    #[error("the key {0} is in the set twice: choose another name")]
+    Taken(String),
 }
 
 /// Keys that other generators, or the controller itself, put at the top.
 ///
 /// In a matrix the other generator's value would win, or the controller would report an error
-/// (`applicationset/generators/matrix.go`).
+/// (`applicationset/generators/matrix.go`). `tests/go/argocd` asks Argo CD's own generators for their keys.
 const FOREIGN: &[&str] = &[
     "author",
     "branch",
+    "branchNormalized",
+    "branch_slug",
+    "clusters",
     "generator",
+    "head_sha",
+    "head_short_sha",
+    "head_short_sha_7",
     "labels",
     "metadata",
     "name",
     "nameNormalized",
     "namespace",
     "number",
+    "organization",
     "path",
     "project",
+    "repository",
+    "repository_id",
     "server",
+    "sha",
+    "short_sha",
+    "short_sha_7",
+    "target_branch",
+    "target_branch_slug",
     "title",
     "url",
     "values",
 ];
+
+/// Keys that the controller writes into each set of a plugin, whatever the plugin answers (`applicationset/generators/plugin.go`).
+const CONTROLLERS: [&str; 2] = ["generator", "values"];
 
 impl Field {
     /// Makes a map of strings, such as labels.
@@ -239,9 +280,20 @@ pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
 
 /// The longest key at the top, in bytes. Each set has it.
 const MAX_KEY: usize = 253;
+/// Checks that an alias may have the name `key`.
+///
+/// A key of another generator is allowed, since a merge needs the same key on both sides. The controller's own keys are not: it
+/// would replace the alias.
+pub(crate) fn check_alias(key: &str) -> Result<(), FieldError> {
+    check_key(key)?;
+    if CONTROLLERS.contains(&key) {
+        return Err(FieldError::Foreign(key.to_owned()));
+    }
+    Ok(())
+}
 
 /// Checks that a template can name `key` at the top. In the default language a dot would select a key of a map.
-pub(crate) fn check_key(key: &str) -> Result<(), FieldError> {
+fn check_key(key: &str) -> Result<(), FieldError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if key.is_empty() || key.len() > MAX_KEY || !key.chars().all(legal) {
         return Err(FieldError::Key(key.to_owned()));
@@ -363,8 +415,27 @@ mod tests {
         }
         for key in FOREIGN.iter().copied().chain(["", "a.b", "{{x}}"]) {
             check_top_level(key).unwrap_err();
+            let is_merge_key = FOREIGN.contains(&key) && !CONTROLLERS.contains(&key);
+            assert_eq!(check_alias(key).is_ok(), is_merge_key, "{key}");
         }
         check_top_level(&"a".repeat(254)).unwrap_err();
+    }
+
+    #[test]
+    fn no_key_is_replaced() {
+        let mut set = ParameterSet::default();
+        set.insert("image", "i".into()).unwrap();
+        set.insert("digestFront", "d".into()).unwrap();
+        for error in [
+            set.clone().insert("image", "x".into()),
+            set.clone().alias("image", "x".into()),
+            set.clone().rename("image", "digestFront"),
+        ] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("is in the set twice"), "{error}");
+        }
+        set.alias("name", "x".into()).unwrap();
+        set.rename("image", "image").unwrap();
     }
 
     #[test]

@@ -72,9 +72,7 @@ impl Schema {
         let given = Value::Object(given);
         let parameters = Block::root(&given, "the parameters", &known)?;
         let source = read(&parameters)?;
-        let accepts_empty =
-            matches!(&source, SourceQuery::ImageDigests(images) if images.skips_missing());
-        let output = Output::read(self.name, &parameters, Some(self.output_key), accepts_empty)?;
+        let output = Output::read(self.name, &parameters, Some(self.output_key))?;
         Ok(Query { source, output })
     }
 }

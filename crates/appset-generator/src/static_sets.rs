@@ -21,7 +21,7 @@ const INPUT: &str = "input";
 pub struct StaticSource {
     /// The parameters that a request may have besides those of every source. Without a list any is allowed.
     inputs: Option<BTreeSet<String>>,
-    sets: Vec<ParameterSet>,
+    pub(crate) sets: Vec<ParameterSet>,
 }
 
 /// The sets that answer one request.
@@ -41,13 +41,19 @@ impl StaticSource {
     ];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
-        let inputs = match source.value("inputs") {
+        let inputs: Option<BTreeSet<String>> = match source.value("inputs") {
             None => None,
             Some(_) => Some(source.strings("inputs")?.into_iter().collect()),
         };
-        let echoes = inputs
-            .as_ref()
-            .is_none_or(|inputs: &BTreeSet<_>| !inputs.is_empty());
+        let mut named = inputs.iter().flatten();
+        if let Some(input) = named.find(|input| names(&Output::KEYS).contains(&input.as_str())) {
+            return Err(ConfigError::Key(strict_json::Problem::Value {
+                path: source.path("inputs"),
+                found: input.clone(),
+                expected: "other than the parameters of every source".into(),
+            }));
+        }
+        let echoes = inputs.as_ref().is_none_or(|inputs| !inputs.is_empty());
         let path = |index: usize| format!("{}[{index}]", source.path("sets"));
         let mut sets = Vec::new();
         for (index, value) in source.array("sets")?.iter().enumerate() {
@@ -87,14 +93,8 @@ impl StaticSource {
         given: Map<String, Value>,
     ) -> Result<(StaticQuery, Output), Failure> {
         // Only the other parameters are compared with the known ones, since there may be as many inputs as fit into a request.
-        let (echoed, mut others): (Map<_, _>, Map<_, _>) =
+        let (echoed, others): (Map<_, _>, Map<_, _>) =
             given.into_iter().partition(|(key, _)| self.is_input(key));
-        // The list of inputs may name parameters of every source.
-        for key in names(&Output::KEYS) {
-            if let Some(value) = echoed.get(key) {
-                others.insert(key.to_owned(), value.clone());
-            }
-        }
         let inputs = self.inputs.iter().flatten().map(String::as_str);
         let known: Vec<&str> = inputs.chain(names(&Output::KEYS)).collect();
         let others = Value::Object(others);
@@ -107,10 +107,7 @@ impl StaticSource {
                 set.insert(INPUT, echo.clone())?;
             }
         }
-        Ok((
-            StaticQuery { sets },
-            Output::read(name, &parameters, None, false)?,
-        ))
+        Ok((StaticQuery { sets }, Output::read(name, &parameters, None)?))
     }
 
     /// Whether the parameter `key` is an input, which the sets echo.

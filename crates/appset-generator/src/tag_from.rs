@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::Failure;
+use crate::branch::is_branch;
 use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
 use crate::keys::Key;
@@ -89,12 +90,15 @@ impl TagFrom {
             expected: format!("the rule of your build: {}", names.join(", ")).into(),
         })?;
         let text = |key| Ok(block.string(key)?.unwrap_or_default().to_owned());
-        Ok(Self {
+        let made = Self {
             parameter: parameter.to_owned(),
             rule: *rule,
             prefix: text("prefix")?,
             suffix: text("suffix")?,
-        })
+        };
+        // Otherwise no branch at all has a legal tag.
+        made.tag("a")?;
+        Ok(made)
     }
 
     /// Returns the name of the parameter that becomes the tag.
@@ -104,11 +108,11 @@ impl TagFrom {
 
     /// Replaces the parameter in `parameters` with the tag.
     ///
-    /// With `onInvalidTag: skip` a branch without a legal tag gets the empty tag, whose image counts as missing. So the author
+    /// With `onInvalidTag: skip` a branch without a legal tag gets an illegal one, whose image counts as missing. So the author
     /// of a branch cannot make the whole ApplicationSet fail.
     ///
     /// # Errors
-    /// Returns `Err` if the parameter is missing or not a string, if it has no legal tag, or if the request also has a tag.
+    /// Returns `Err` if the parameter is missing or not a branch, if it has no legal tag, or if the request also has a tag.
     pub(crate) fn apply(&self, parameters: &mut Map<String, Value>) -> Result<(), Failure> {
         let text = match parameters.remove(&self.parameter) {
             Some(Value::String(text)) => text,
@@ -131,9 +135,15 @@ impl TagFrom {
                 self.parameter
             )));
         }
+        if !is_branch(&text) {
+            let expected =
+                "a name that Git allows for a branch: correct the template that makes it";
+            return Err(self.invalid(text, expected).into());
+        }
         let skips = parameters.get(ON_INVALID).and_then(Value::as_str) == Some("skip");
         let tag = match self.tag(&text) {
-            Err(_) if skips => String::new(),
+            // The dash makes it an illegal tag, even if the branch itself is a legal one.
+            Err(_) if skips => format!("-{text}"),
             tag => tag?,
         };
         parameters.insert(TAG.to_owned(), Value::String(tag));
@@ -319,7 +329,7 @@ mod tests {
         );
         // A dash of the branch does not join the run beside it.
         rules("a(/)-b", ["a--b", "a----b", "a--b", "a-b"]);
-        rules("fix-{{x}}", ["fix--x-", "fix---x", "fix--x", "fix-x"]);
+        rules("fix-{x}", ["fix--x-", "fix--x", "fix--x", "fix-x"]);
         rules(
             "don't-🚀-it",
             ["don-t---it", "don-t---it", "don-t---it", "dont-it"],
@@ -410,6 +420,24 @@ mod tests {
             json!(7),
             Err("branch must be a string, found a number"),
         );
+    }
+
+    /// A template that prints nothing or too much would otherwise empty the list for every pull request.
+    #[test]
+    fn what_no_branch_can_be_is_refused_even_if_illegal_tags_are_skipped() {
+        for (name, _) in RULES {
+            let mut parameters = Map::new();
+            let config = json!({"parameter": "branch", "rule": name});
+            let block =
+                Block::root(&config, "tagFrom", &crate::keys::names(TagFrom::KEYS)).unwrap();
+            let tag_from = TagFrom::from_config(&block).unwrap();
+            for text in ["", " ", "/", "a/", "pr-7\n", "\tpr-7", "{{ .a }}-{{ .b }}"] {
+                parameters.insert("branch".to_owned(), json!(text));
+                parameters.insert(ON_INVALID.to_owned(), json!("skip"));
+                let failure = tag_from.apply(&mut parameters).unwrap_err().to_string();
+                assert!(failure.contains("a name that Git allows"), "{failure}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! An object of a document, and methods that read its keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -52,7 +52,7 @@ impl<'a> Block<'a> {
             None => Ok(block),
             Some((key, _)) => Err(Problem::UnknownKey {
                 path: block.path(key),
-                nearest: nearest(key, known),
+                hint: hint(key, known),
             }),
         }
     }
@@ -397,12 +397,29 @@ fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The known key that is most similar to `key`.
-fn nearest(key: &str, known: &[&str]) -> String {
+/// Asks for the known key that is most similar to `key`, or lists all if none is similar.
+fn hint(key: &str, known: &[&str]) -> String {
     let nearest = known
         .iter()
         .max_by(|a, b| closeness(key, a).total_cmp(&closeness(key, b)));
-    nearest.map_or_else(String::new, |nearest| (*nearest).to_owned())
+    match nearest {
+        Some(nearest) if is_near(key, nearest) => format!(", did you mean {nearest}?"),
+        Some(_) => {
+            let mut seen = BTreeSet::new();
+            let known: Vec<_> = known
+                .iter()
+                .filter(|key| seen.insert(**key))
+                .copied()
+                .collect();
+            format!(": use one of {}", known.join(", "))
+        }
+        None => String::new(),
+    }
+}
+
+/// Whether a person may have meant `known` by `key`: half of the letters are the same, or one begins with the other.
+fn is_near(key: &str, known: &str) -> bool {
+    closeness(key, known) >= 0.5 || known.starts_with(key) || key.starts_with(known)
 }
 
 /// Whether `key` is one of the `known` keys, or may be a misspelt one: at most one letter in five differs.
@@ -431,6 +448,22 @@ fn wrong_type(path: String, expected: &'static str, found: &Value) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_similar_key_is_asked_for() {
+        let known = ["maxItems", "team", "repository"];
+        for (key, expect) in [
+            ("maxItem", ", did you mean maxItems?"),
+            ("tema", ", did you mean team?"),
+            ("repo", ", did you mean repository?"),
+            ("teams", ", did you mean team?"),
+            ("cart", ": use one of maxItems, team, repository"),
+            ("x", ": use one of maxItems, team, repository"),
+        ] {
+            assert_eq!(hint(key, &known), expect);
+        }
+        assert_eq!(hint("x", &[]), "");
+    }
 
     #[track_caller]
     fn check(text: &str, milliseconds: Option<u64>) {

@@ -1,5 +1,5 @@
 //! Reads JSON that a person wrote, and refuses everything that is not expected. Every error names the path of the key; the
-//! error for an unknown key also names the most similar known key.
+//! error for an unknown key also names the most similar known key, or all if none is similar.
 //!
 //! ```
 //! use serde_json::json;
@@ -36,12 +36,12 @@ pub enum Problem {
         found: &'static str,
     },
     /// A key is not known.
-    #[error("unknown key {path}, did you mean {nearest}?")]
+    #[error("unknown key {path}{hint}")]
     UnknownKey {
         /// Path of the key.
         path: String,
-        /// The most similar known key.
-        nearest: String,
+        /// A question for the most similar known key, or all of them if none is similar.
+        hint: String,
     },
     /// A value is not allowed.
     #[error("{path} is \"{}\", it must be {expected}", found.escape_debug())]

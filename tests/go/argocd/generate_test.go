@@ -108,7 +108,7 @@ const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front
 
 // digests returns the generator for two images with a tag.
 func digests(tag string) string {
-	return ours(`{source: image-digests, tag: "` + tag + `", images: {front: myorg/front, back: myorg/back}}`)
+	return ours(`{source: image-digests, tag: "` + tag + `", images: {front: myorg/front, back: myorg/back}, onMissing: skip, onEmpty: allow}`)
 }
 
 func templatesOfEachKind(t *testing.T) {

@@ -62,6 +62,7 @@ var scenarios = []struct {
 	{37, 3, "the server's generate", askedByTheServer},
 	{38, 2, "slugs like those of Argo CD", argoSlugs},
 	{39, 3, "a refresh by the generator", refreshedSet},
+	{40, 2, "keys of other generators", keysOfOtherGenerators},
 }
 
 func TestScenarios(t *testing.T) {

@@ -63,6 +63,13 @@ fn ask_prints_the_answer() {
         "",
         "error: parameter team is fixed by profile team-a: remove it (forbidden)\n",
     );
+    check(
+        CONFIG,
+        &["ask", config, "--profile=team-x", r#"{"input":{}}"#],
+        1,
+        "",
+        "error: unknown profile team-x: set --profile to one of default, team-a (unknown_profile)\n",
+    );
     check(CONFIG, &["ask", config, "-"], 1, "", "(invalid_input)");
     check("static: {", &["ask", config, "{}"], 1, "", "not YAML");
     check(
@@ -107,6 +114,14 @@ fn validate_checks_the_configuration() {
         3,
         "",
         "none.yaml cannot be read",
+    );
+    let uneven = "static: {hello: {sets: [{a: x}, {b: y, m: {c: z}}]}}";
+    check(
+        uneven,
+        &args,
+        0,
+        "the configuration is valid\n",
+        "warning: static.hello.sets[1] has not the same keys as the first set (a, b, m.c): templates with missingkey=error fail, so add them\n",
     );
     check(CONFIG, &["validate"], 2, "", "--config");
     check(CONFIG, &["serve"], 2, "", "serve");

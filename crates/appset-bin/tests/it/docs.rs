@@ -146,7 +146,7 @@ fn the_page_shows_the_tag_that_each_rule_makes() {
     for rule in rules {
         let registry = FakeServer::start(|_, _| Some((500, Vec::new(), String::new())));
         let host = format!("'{}': {{plainHttp: true, ", registry.host);
-        let config = block("yaml", "tagFrom:").replace("ghcr.io: {", &host);
+        let config = block("yaml", "back: myorg/back").replace("ghcr.io: {", &host);
         // With two images, the second may be requested after the call has already failed.
         let config = config.replace(", back: myorg/back", "");
         let config = config.replace("docker-metadata", code(rule[1]));

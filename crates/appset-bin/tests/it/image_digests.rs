@@ -105,23 +105,23 @@ fn an_image_is_missing_only_if_it_is_proven() {
             _ => said(404, UNKNOWN),
         }
     };
-    check(unknown(200), json!({}), (200, EMPTY));
+    let waits = json!({"onMissing": "skip", "onEmpty": "allow"});
+    check(unknown(200), waits, (200, EMPTY));
+    check(unknown(200), json!({}), (409, "missing_image"));
     check(
         unknown(200),
-        json!({"onMissing": "error"}),
-        (409, "missing_image"),
-    );
-    check(
-        unknown(200),
-        json!({"onEmpty": "error"}),
-        (409, "guard_empty"),
+        json!({"onMissing": "skip"}),
+        (
+            409,
+            "myorg/front:v1 not found: correct the image or its tag",
+        ),
     );
     check(unknown(401), json!({}), (502, "proves nothing"));
     check(unknown(404), json!({}), (502, "has no such repository"));
     check(
         unknown(404),
         json!({"onMissingRepository": "missing"}),
-        (200, EMPTY),
+        (409, "missing_image"),
     );
 }
 

@@ -1,6 +1,8 @@
 //! References to images, checked before they become parts of a URL, and the platforms of images.
 
 use std::fmt;
+use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
 
 use serde_json::Value;
 use strict_json::Problem;
@@ -75,15 +77,36 @@ impl Reference {
     }
 }
 
+/// Checks the host of a registry, which becomes a part of a URL.
+pub(super) fn check_host(text: &str, path: String) -> Result<(), Problem> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !text.ends_with(']') => (host, port),
+        _ => (text, "443"),
+    };
+    let is_port =
+        port.starts_with(|c: char| c.is_ascii_digit()) && port.parse::<NonZeroU16>().is_ok();
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let is_name = host
+        .split('.')
+        .all(|label| !label.is_empty() && label.chars().all(legal));
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_literal = literal.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    if is_port && (is_name || is_literal) {
+        return Ok(());
+    }
+    Err(Problem::Value {
+        path,
+        found: text.to_owned(),
+        expected: "hosts, each with a port if needed, without scheme, user and path".into(),
+    })
+}
+
 /// Checks the path of a repository: each part begins and ends with a letter or digit (OCI distribution specification, "Pulling
 /// manifests").
 pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
-    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let legal = |c: char| alphanumeric(c) || matches!(c, '.' | '_' | '-');
-    let part = |part: &str| {
-        part.starts_with(alphanumeric) && part.ends_with(alphanumeric) && part.chars().all(legal)
-    };
-    if text.len() > 255 || !text.split('/').all(part) {
+    if !is_repository(text) {
         return Err(Problem::Value {
             path,
             found: text.to_owned(),
@@ -91,6 +114,16 @@ pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
         });
     }
     Ok(text.to_owned())
+}
+
+/// Whether `text` is the path of a repository.
+pub(super) fn is_repository(text: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let legal = |c: char| alphanumeric(c) || matches!(c, '.' | '_' | '-');
+    let part = |part: &str| {
+        part.starts_with(alphanumeric) && part.ends_with(alphanumeric) && part.chars().all(legal)
+    };
+    text.len() <= 255 && text.split('/').all(part)
 }
 
 /// Whether `text` is a legal tag (OCI distribution specification, "Pulling manifests").

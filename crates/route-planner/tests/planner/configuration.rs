@@ -202,7 +202,7 @@ fn destinations_can_be_identified_by_any_of_their_fields() {
         ),
         (
             json!({"canaryDestination": {"weight": 2}}),
-            "unknown key canaryDestination.weight, did you mean subset?",
+            "unknown key canaryDestination.weight: use one of kind, name, namespace, cluster, port, subset",
         ),
         (
             json!({"destinationKind": "VIRTUAL_DESTINATION", "canaryDestination": {"subset": {"version": "v2"}}}),
@@ -430,7 +430,7 @@ fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
         ),
         (
             json!({"tcpRoutes": [{"sniHosts": []}]}),
-            "unknown key tcpRoutes[0].sniHosts, did you mean port?",
+            "unknown key tcpRoutes[0].sniHosts: use one of port",
         ),
         (
             json!({"tlsRoutes": [{"sniHosts": []}]}),
