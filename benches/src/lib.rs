@@ -116,7 +116,7 @@ fn request(config: &str, parameters: &str) -> Box<dyn Fn()> {
         let answered = Request::from_body(body.as_bytes()).and_then(|request| {
             let query = config.query(None, None, &request, &Namespaces::default())?;
             match query.source {
-                SourceQuery::Static(sets) => query.output.answer(sets.into_sets())?.to_body(),
+                SourceQuery::Static(sets) => query.output.answer(sets.into_sets())?.to_body(0),
                 _ => Err(Failure::Internal),
             }
         });
@@ -135,7 +135,7 @@ fn routes_of(tables: Vec<Arc<RouteTableDoc>>, selector: &Value) -> Box<dyn Fn()>
             let query = config.query(None, None, &request, &Namespaces::default())?;
             match &query.source {
                 SourceQuery::GlooRoutes(routes) => {
-                    query.output.answer(routes.sets(&tables)?)?.to_body()
+                    query.output.answer(routes.sets(&tables)?)?.to_body(0)
                 }
                 _ => Err(Failure::Internal),
             }
@@ -166,7 +166,7 @@ fn rollouts(n: usize) -> Box<dyn Fn()> {
                 SourceQuery::Rollouts(found) => query
                     .output
                     .answer(found.sets(&rollouts, &tables)?)?
-                    .to_body(),
+                    .to_body(0),
                 _ => Err(Failure::Internal),
             }
         });
