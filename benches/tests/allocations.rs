@@ -142,7 +142,7 @@ fn measure() -> Vec<(String, Counts)> {
                 .output
                 .answer(sets)
                 .expect("an answer")
-                .to_body()
+                .to_body(0)
                 .expect("JSON"),
         );
     });
