@@ -67,7 +67,7 @@ pub const CASES: &[Case] = &[
             let config = Config::from_yaml(&config);
             let config = config.unwrap_or_else(|error| unreachable!("{error}"));
             let known = Namespaces::default();
-            let _query = black_box(config.query(None, None, &request, &known));
+            let _query = black_box(config.query(None, None, request.clone(), &known));
         })
     }),
     Case::new("routes in a RouteTable", |n| {
@@ -114,7 +114,7 @@ fn request(config: &str, parameters: &str) -> Box<dyn Fn()> {
     let body = format!("{{\"input\":{{\"parameters\":{{{parameters}}}}}}}");
     Box::new(move || {
         let answered = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.query(None, None, &request, &Namespaces::default())?;
+            let query = config.query(None, None, request, &Namespaces::default())?;
             match query.source {
                 SourceQuery::Static(sets) => query.output.answer(sets.into_sets())?.to_body(0),
                 _ => Err(Failure::Internal),
@@ -132,7 +132,7 @@ fn routes_of(tables: Vec<Arc<RouteTableDoc>>, selector: &Value) -> Box<dyn Fn()>
     let tables: ByCluster<RouteTable> = [("c1".to_owned(), tables)].into();
     Box::new(move || {
         let answered = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.query(None, None, &request, &Namespaces::default())?;
+            let query = config.query(None, None, request, &Namespaces::default())?;
             match &query.source {
                 SourceQuery::GlooRoutes(routes) => {
                     query.output.answer(routes.sets(&tables)?)?.to_body(0)
@@ -161,7 +161,7 @@ fn rollouts(n: usize) -> Box<dyn Fn()> {
     let tables: ByCluster<RouteTable> = [("c1".to_owned(), tables(n))].into();
     Box::new(move || {
         let answered = Request::from_body(br#"{"input":{}}"#).and_then(|request| {
-            let query = config.query(None, None, &request, &Namespaces::default())?;
+            let query = config.query(None, None, request, &Namespaces::default())?;
             match &query.source {
                 SourceQuery::Rollouts(found) => query
                     .output

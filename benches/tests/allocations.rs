@@ -130,7 +130,7 @@ fn measure() -> Vec<(String, Counts)> {
     add("answer a request with 1,000 sets", &mut || {
         let request = Request::from_body(body.as_bytes()).expect("a request");
         let query = generator
-            .query(None, Some("t"), &request, &namespaces)
+            .query(None, Some("t"), request, &namespaces)
             .expect("a query");
         let SourceQuery::GlooRoutes(routes) = &query.source else {
             panic!("another source");

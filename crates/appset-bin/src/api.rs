@@ -90,7 +90,7 @@ impl FromRequestParts<Arc<Service>> for Caller {
         if another.is_some() {
             return Err(Failure::TwoTokens.into());
         }
-        let sent = bearer(sent.as_bytes()).ok_or(Failure::NoToken)?;
+        let sent = bearer(sent.as_bytes())?;
         match service.tokens()?.name_of(sent) {
             Some(token) => Ok(Self {
                 token: token.to_owned(),
@@ -103,11 +103,18 @@ impl FromRequestParts<Arc<Service>> for Caller {
 }
 
 /// Returns the token of an Authorization header. The scheme is case-insensitive (RFC 9110, 11.1).
-fn bearer(header: &[u8]) -> Option<&[u8]> {
+fn bearer(header: &[u8]) -> Result<&[u8], Failure> {
     const SCHEME: &[u8] = b"bearer";
-    let (scheme, token) = header.split_at_checked(SCHEME.len())?;
-    let token = token.strip_prefix(b" ")?.trim_ascii();
-    (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then_some(token)
+    match header.split_at_checked(SCHEME.len()) {
+        Some((scheme, [])) if scheme.eq_ignore_ascii_case(SCHEME) => Err(Failure::EmptyToken),
+        Some((scheme, [b' ', token @ ..])) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            let token = token.trim_ascii();
+            (!token.is_empty())
+                .then_some(token)
+                .ok_or(Failure::EmptyToken)
+        }
+        _ => Err(Failure::OtherScheme),
+    }
 }
 
 /// Reads a body, whose size is added to `memory` while it arrives.
@@ -330,6 +337,22 @@ mod tests {
         assert_eq!(response.status(), 500);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert!(body.starts_with(b"{\"message\":"), "{body:?}");
+    }
+
+    #[test]
+    fn a_header_has_a_bearer_token() {
+        for (header, expect) in [
+            ("Bearer t", Ok("t")),
+            ("bEARER  t ", Ok("t")),
+            ("Bearer", Err(Failure::EmptyToken)),
+            ("Bearer ", Err(Failure::EmptyToken)),
+            ("Bearert", Err(Failure::OtherScheme)),
+            ("Basic dTpw", Err(Failure::OtherScheme)),
+            ("t", Err(Failure::OtherScheme)),
+        ] {
+            let token = bearer(header.as_bytes());
+            assert_eq!(token, expect.map(str::as_bytes), "{header}");
+        }
     }
 
     #[test]

@@ -211,7 +211,7 @@ enum Outcome {
 pub(crate) fn run(command: &Command) -> ExitCode {
     let outcome = match command {
         Command::Ask(args) => crate::start_logging(LevelFilter::ERROR)
-            .and_then(|()| crate::runtime()?.block_on(ask(args))),
+            .and_then(|_log| crate::runtime()?.block_on(ask(args))),
         Command::Validate(args) => validate(args),
     };
     match outcome {
@@ -228,7 +228,8 @@ pub(crate) fn run(command: &Command) -> ExitCode {
     }
 }
 
-fn print_error(why: &str, code: u8) -> ExitCode {
+/// Prints an error to stderr, and returns the exit code.
+pub(crate) fn print_error(why: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", why.replace('\n', " "));
     ExitCode::from(code)
 }

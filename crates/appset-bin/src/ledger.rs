@@ -77,13 +77,15 @@ pub(crate) struct Due {
 }
 
 impl Call {
-    pub(crate) fn new(profile: Option<&str>, token: &str, request: &Request) -> Self {
-        Self {
+    /// Returns `None` if the parameters are too long to be kept.
+    pub(crate) fn new(profile: Option<&str>, token: &str, request: &Request) -> Option<Self> {
+        let parameters = serde_json::to_string(&request.parameters).ok()?;
+        (parameters.len() <= MAX_PARAMETERS).then(|| Self {
             application_set: request.application_set.clone(),
             profile: profile.map(str::to_owned),
             token: token.to_owned(),
-            parameters: Value::Object(request.parameters.clone()).to_string(),
-        }
+            parameters,
+        })
     }
 
     pub(crate) fn profile(&self) -> Option<&str> {
@@ -124,9 +126,6 @@ impl Ledger {
 
     /// Records the answer that a set got.
     pub(crate) fn answered(&mut self, call: Call, hash: Hash, now: Instant) {
-        if call.parameters.len() > MAX_PARAMETERS {
-            return;
-        }
         if !self.entries.contains_key(&call) {
             self.make_room(&call.token);
         }
@@ -240,6 +239,7 @@ fn value<'h>(hashes: impl Iterator<Item = &'h Hash>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const PAUSE: Duration = Duration::from_secs(10);
 
@@ -285,7 +285,7 @@ mod tests {
             r#"{{"applicationSetName":"{set}","input":{{"parameters":{{"a":"{parameter}"}}}}}}"#
         );
         let request = Request::from_body(body.as_bytes()).unwrap();
-        Call::new(None, &parameter[..1], &request)
+        Call::new(None, &parameter[..1], &request).unwrap()
     }
 
     #[test]
@@ -377,7 +377,9 @@ mod tests {
         assert!(book.ledger.entries.contains_key(&call("set-0", "x")));
         assert!(!book.ledger.entries.contains_key(&call("set-0", "y")));
         book.answer("one-more", "z", "1");
-        book.answer("too-long", &"x".repeat(MAX_PARAMETERS), "1");
+        let long = json!({"input": {"parameters": {"a": "x".repeat(MAX_PARAMETERS)}}});
+        let long = Request::from_body(long.to_string().as_bytes()).unwrap();
+        assert_eq!(Call::new(None, "x", &long), None);
         assert_eq!(book.ledger.len(), MAX_CALLS);
         assert!(!book.ledger.entries.contains_key(&call("set-0", "x")));
         for number in 1..30 {

@@ -34,6 +34,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -53,14 +54,15 @@ fn user_agent() -> String {
 
 /// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
-    let served = match (&line.command, &line.flags) {
+    let flags = match (&line.command, &line.flags) {
         (Some(command), _) => return commands::run(command),
-        (None, Some(flags)) => {
-            start_logging(flags.log_level).and_then(|()| runtime()?.block_on(serve(flags)))
-        }
-        (None, None) => Err(anyhow::anyhow!("--config is missing")),
+        (None, Some(flags)) => flags,
+        (None, None) => return commands::print_error("--config is missing: see --help", 2),
     };
-    match served {
+    let Ok(_log) = start_logging(flags.log_level) else {
+        return ExitCode::FAILURE;
+    };
+    match runtime().and_then(|runtime| runtime.block_on(serve(flags))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -74,13 +76,20 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(runtime.enable_all().build()?)
 }
 
-fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
+/// The number of records that wait to be written. Others are dropped: a log that nobody reads must not stop calls and probes.
+const RECORDS: usize = 10_000;
+
+/// Starts the log, which is written until the returned value is dropped.
+fn start_logging(level: LevelFilter) -> anyhow::Result<WorkerGuard> {
+    let (stderr, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(RECORDS)
+        .finish(std::io::stderr());
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_span_list(false)
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr)
         .finish()
         .with(
             Targets::new()
@@ -89,7 +98,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
-        .map_err(|error| anyhow::anyhow!(error))
+        .map_err(|error| anyhow::anyhow!(error))?;
+    Ok(guard)
 }
 
 async fn serve(flags: &Flags) -> anyhow::Result<()> {

@@ -28,6 +28,7 @@ pub(crate) struct Metrics {
     running: Gauge,
     cancelled: Counter,
     reloads: Counter,
+    config_warnings: Gauge,
     closed: Family<ClosedLabels, Counter>,
     refreshes: Family<RefreshLabels, Counter>,
     remembered: Gauge,
@@ -148,6 +149,10 @@ impl Metrics {
                 "config_good",
                 "Whether the current configuration file is valid and in use",
             ),
+            config_warnings: register.add(
+                "config_warnings",
+                "Number of warnings about the configuration when it came into use",
+            ),
             synced: register.add(
                 "watch_synced",
                 "Whether all objects of a kind in a namespace of a cluster are known",
@@ -232,6 +237,11 @@ impl Metrics {
     /// Sets the number of recorded requests.
     pub(crate) fn remembered(&self, requests: usize) {
         self.remembered.set(requests.try_into().unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn warned(&self, warnings: usize) {
+        let warnings = warnings.try_into().unwrap_or(i64::MAX);
+        self.config_warnings.set(warnings);
     }
 
     pub(crate) fn reloaded(&self) {

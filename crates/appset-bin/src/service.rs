@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use appset_generator::{
     Answer, Config, Failure, ImageDigests, ImageQuery, Output, ParameterSet, Query, Request,
-    SourceQuery,
+    SourceQuery, Warning,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -114,18 +114,32 @@ impl Service {
             metrics,
         };
         service.follow_config();
+        service.warn(service.config().warnings());
         Ok(service)
     }
 
     /// Reads the files that may have changed, and watches the objects that the configuration needs.
     pub(crate) fn reload(&self) {
+        let before = self.config();
         self.config.reload();
+        let now = self.config();
+        if !Arc::ptr_eq(&before, &now) {
+            self.warn([before.shrunk_to(&now), now.warnings()].concat());
+        }
         self.tokens.reload();
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
         self.follow_config();
         self.metrics.reloaded();
+    }
+
+    /// Reports what is suspicious about a configuration that has just come into use.
+    fn warn(&self, warnings: Vec<Warning>) {
+        self.metrics.warned(warnings.len());
+        for warning in warnings {
+            tracing::warn!(%warning, "the configuration is valid, but may not be what is meant");
+        }
     }
 
     /// Watches the objects and reads the credentials that the configuration names.
@@ -216,7 +230,8 @@ impl Service {
         drop(body);
         Span::current().record("application_set", cut(&request.application_set));
         let config = self.config();
-        let query = self.query(&config, profile.as_deref(), Some(&token), &request);
+        let recorded = Self::recorded(&config, profile.as_deref(), &token, &request);
+        let query = self.query(&config, profile.as_deref(), Some(&token), request);
         let query = runtime.block_on(query)?;
         let source = query.output.source().to_owned();
         Span::current().record("source", &source);
@@ -231,7 +246,10 @@ impl Service {
             source: Some(source.clone()),
             failure,
         })?;
-        self.answered(profile.as_deref(), &token, &request, &answered.body);
+        if let Some(call) = recorded {
+            let hash = ledger::hash(&answered.body);
+            self.ledger().answered(call, hash, Instant::now());
+        }
         Ok(Step::Done(answered))
     }
 
@@ -241,7 +259,7 @@ impl Service {
         config: &Config,
         profile: Option<&str>,
         token: Option<&str>,
-        request: &Request,
+        request: Request,
     ) -> Result<Query, Failure> {
         let namespaces = self.objects.namespaces(config).await;
         config.query(profile, token, request, &namespaces)
@@ -289,12 +307,15 @@ impl Service {
         })
     }
 
-    /// Records the answer that an ApplicationSet got, if push refresh is configured.
-    fn answered(&self, profile: Option<&str>, token: &str, request: &Request, body: &[u8]) {
-        if self.config().refresh().is_some() && request.object_name().is_some() {
-            let (call, hash) = (Call::new(profile, token, request), ledger::hash(body));
-            self.ledger().answered(call, hash, Instant::now());
-        }
+    /// Returns the call whose answer is recorded, if push refresh is configured.
+    fn recorded(
+        config: &Config,
+        profile: Option<&str>,
+        token: &str,
+        request: &Request,
+    ) -> Option<Call> {
+        let is_recorded = config.refresh().is_some() && request.object_name().is_some();
+        is_recorded.then(|| Call::new(profile, token, request))?
     }
 
     /// Returns the recorded answers.
@@ -313,7 +334,7 @@ impl Service {
         let again = self.compute.run("", move || {
             let request = call.request().ok_or(Failure::Internal)?;
             let config = service.config();
-            let query = service.query(&config, call.profile(), Some(call.token()), &request);
+            let query = service.query(&config, call.profile(), Some(call.token()), request);
             let query = runtime.block_on(query)?;
             let sets = runtime.block_on(service.sets(&config, query.source))?;
             let answer = query.output.answer(sets)?;
@@ -327,7 +348,7 @@ impl Service {
     pub(crate) async fn ask(&self, profile: Option<&str>, body: &[u8]) -> Result<Vec<u8>, Failure> {
         let request = Request::from_body(body)?;
         let config = self.config();
-        let query = self.query(&config, profile, None, &request).await?;
+        let query = self.query(&config, profile, None, request).await?;
         let sets = match query.source {
             SourceQuery::ImageDigests(images) => {
                 let registries = config.image_digests().ok_or(Failure::Internal)?;

@@ -35,8 +35,8 @@ pub(crate) const TOP: &[Key] = &[Key::new(
 /// ")?;
 /// let request = Request::from_body(br#"{"input": {}}"#)?;
 /// let known = Namespaces::default();
-/// assert!(config.query(Some("team-a"), Some("team-a"), &request, &known).is_ok());
-/// assert!(config.query(Some("team-a"), Some("team-b"), &request, &known).is_err());
+/// assert!(config.query(Some("team-a"), Some("team-a"), request.clone(), &known).is_ok());
+/// assert!(config.query(Some("team-a"), Some("team-b"), request, &known).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -205,11 +205,11 @@ impl Config {
         &self,
         profile: Option<&str>,
         token: Option<&str>,
-        request: &Request,
+        request: Request,
         known: &Namespaces,
     ) -> Result<Query, Failure> {
         let mut profile = self.profile(profile.unwrap_or(ROOT), token)?;
-        if let Some(other) = profile.delegate(request) {
+        if let Some(other) = profile.delegate(&request) {
             profile = self.profile(other, token)?;
         }
         profile.query(&self.sources, request, known)

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use strict_json::{Block, Problem};
 
 pub use self::challenge::{Bearer, Challenge, Token};
@@ -288,7 +288,10 @@ impl ImageDigests {
         let skips_invalid = invalid == Some("skip");
         let mut illegal = BTreeSet::new();
         let mut images = BTreeMap::new();
-        for (name, image) in parameters.object("images")?.into_iter().flatten() {
+        let listed = parameters.object("images")?;
+        // Counted before they are read: each image has a copy of the tag.
+        check_count(listed.map_or(0, Map::len))?;
+        for (name, image) in listed.into_iter().flatten() {
             let path = format!("images.{name}");
             let reference = self.reference(parameters, image, path)?;
             self.admit(&reference, allowed.images)?;
@@ -574,16 +577,19 @@ fn stale_for(source: &Block<'_>) -> Result<Option<Duration>, Problem> {
     }
 }
 
+fn check_count(images: usize) -> Result<(), Problem> {
+    if (1..=MAX_IMAGES).contains(&images) {
+        return Ok(());
+    }
+    Err(Problem::Value {
+        path: "images".to_owned(),
+        found: format!("{images} images"),
+        expected: "1 to 20 of them, each a name and a repository".into(),
+    })
+}
+
 /// Checks the names of images. Each is a key of a set as it is, and in upper camel case in `digestFront`.
 fn check_names(images: &BTreeMap<String, Reference>) -> Result<(), Failure> {
-    if images.is_empty() || images.len() > MAX_IMAGES {
-        return Err(Problem::Value {
-            path: "images".to_owned(),
-            found: format!("{} images", images.len()),
-            expected: "1 to 20 of them, each a name and a repository".into(),
-        }
-        .into());
-    }
     let mut keys = BTreeSet::new();
     for name in images.keys() {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');

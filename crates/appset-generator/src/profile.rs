@@ -275,10 +275,10 @@ impl Profile {
     pub(crate) fn query(
         &self,
         configured: &Sources,
-        request: &Request,
+        request: Request,
         known: &Namespaces,
     ) -> Result<Query, Failure> {
-        let mut asked = request.parameters.clone();
+        let mut asked = request.parameters;
         let branch = self.branch();
         let source = self.source(configured, &asked);
         // The inputs of a static source are echoed as they are.
@@ -394,7 +394,7 @@ profiles:
         let config = Config::from_yaml(CONFIG).unwrap();
         let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
         let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.query(path, Some("team-a"), &request, &Namespaces::default())?;
+            let query = config.query(path, Some("team-a"), request, &Namespaces::default())?;
             let SourceQuery::Static(source) = query.source else {
                 panic!("another source");
             };
@@ -558,7 +558,7 @@ profiles:
             let config = Config::from_yaml(CONFIG).unwrap();
             let body = json!({"input": {"parameters": parameters}}).to_string();
             let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-                let query = config.query(None, Some("t"), &request, &Namespaces::default())?;
+                let query = config.query(None, Some("t"), request, &Namespaces::default())?;
                 query.output.answer(Vec::new())
             });
             prop_assert!(answer.is_err() || parameters["onEmpty"] == "allow", "{parameters}");

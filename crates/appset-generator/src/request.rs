@@ -6,6 +6,9 @@ use crate::Failure;
 use crate::branch::{NO_VALUE, has_template};
 use crate::failure::shown;
 
+/// The largest number of values in a request, keys not counted. In memory a value may be 80 times as large as its text.
+const MAX_VALUES: usize = 100_000;
+
 /// One call of `getparams.execute`.
 ///
 /// Unknown fields of the envelope are ignored, since a later Argo CD may add some. The source that the request names reads
@@ -24,12 +27,12 @@ impl Request {
     /// # Errors
     /// Returns `Err` if the body is not a JSON object with an object under `input`.
     pub fn from_body(body: &[u8]) -> Result<Self, Failure> {
-        let mut envelope =
-            strict_json::from_slice(body).map_err(|error| Failure::Body(error.to_string()))?;
+        let mut envelope = strict_json::from_slice(body, MAX_VALUES)
+            .map_err(|error| Failure::Body(error.to_string()))?;
         let input = envelope.get_mut("input").and_then(Value::as_object_mut);
         let input =
             input.ok_or_else(|| Failure::Body("it has no object under input".to_owned()))?;
-        // Taken, not cloned: a request of 1 MB has 16 MB of keys.
+        // Taken, not cloned: in memory a value is much larger than its text.
         let parameters = match input.get_mut("parameters").map(Value::take) {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(parameters)) => parameters,
@@ -61,7 +64,7 @@ pub(crate) fn unfold(parameters: &mut Map<String, Value>, is_structured: impl Fn
             && text.trim_start().starts_with(['{', '['])
             && is_structured(key)
             // Other text is left to the reading of the parameter, whose error names the expected type.
-            && let Ok(inner) = serde_json::from_str(text)
+            && let Ok(inner) = strict_json::from_slice(text.as_bytes(), MAX_VALUES)
         {
             *value = inner;
         }
@@ -80,7 +83,11 @@ pub(crate) fn refuse_templates(
 ) -> Result<(), Failure> {
     parameters.iter().try_for_each(|(key, value)| match value {
         Value::String(text) if branch == Some(key) => refuse_if(has_template(text), text, key),
-        _ => refuse_templates_in(key, value, key),
+        _ if is_template(key) => refuse_if(true, key, key),
+        _ => match unresolved(value) {
+            Some((path, text)) => refuse_if(true, text, &format!("{key}{path}")),
+            None => Ok(()),
+        },
     })
 }
 
@@ -94,22 +101,29 @@ fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a template that Argo CD did not resolve: its text still has braces, or is [`NO_VALUE`].
-fn refuse_templates_in(key: &str, value: &Value, path: &str) -> Result<(), Failure> {
-    let refuse = |text: &str| {
-        let mut marks = ["{{", "}}", NO_VALUE].iter();
-        refuse_if(marks.any(|mark| text.contains(mark)), text, path)
-    };
-    refuse(key)?;
+/// Whether `text` has a template that Argo CD did not resolve: it still has braces, or is [`NO_VALUE`].
+fn is_template(text: &str) -> bool {
+    ["{{", "}}", NO_VALUE]
+        .iter()
+        .any(|mark| text.contains(mark))
+}
+
+/// Returns the first text in `value` that is an unresolved template, and the path to it.
+///
+/// The path is made on the way back. Made on the way down, the paths would cost more than the values.
+fn unresolved(value: &Value) -> Option<(String, &str)> {
     match value {
-        Value::String(text) => refuse(text),
-        Value::Array(items) => items.iter().enumerate().try_for_each(|(index, item)| {
-            refuse_templates_in("", item, &format!("{path}[{index}]"))
+        Value::String(text) => is_template(text).then(|| (String::new(), text.as_str())),
+        Value::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
+            let (path, text) = unresolved(item)?;
+            Some((format!("[{index}]{path}"), text))
         }),
-        Value::Object(fields) => fields
-            .iter()
-            .try_for_each(|(key, value)| refuse_templates_in(key, value, &format!("{path}.{key}"))),
-        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let found = is_template(key).then(|| (String::new(), key.as_str()));
+            let (path, text) = found.or_else(|| unresolved(value))?;
+            Some((format!(".{key}{path}"), text))
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
@@ -166,6 +180,11 @@ mod tests {
             r#"{"input":{"parameters":{"branch":"a"}, "parameters":{}}}"#,
             Err("the key \"parameters\" is there twice"),
         );
+        let many = format!(
+            r#"{{"input":{{"parameters":{{"a":[{}1]}}}}}}"#,
+            "1,".repeat(100_000)
+        );
+        check(&many, Err("more than 100000 values"));
         check(&"[".repeat(4000), Err("recursion limit"));
         let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
         check(

@@ -12,7 +12,7 @@ pub(crate) fn query(config: &str, profile: &str, parameters: &Value) -> Result<Q
     let config = Config::from_yaml(config).unwrap();
     let body = json!({"input": {"parameters": parameters}}).to_string();
     let request = Request::from_body(body.as_bytes())?;
-    config.query(Some(profile), Some("t"), &request, &Namespaces::default())
+    config.query(Some(profile), Some("t"), request, &Namespaces::default())
 }
 
 /// Returns the `objects` in `places`. Every cluster has the same objects.

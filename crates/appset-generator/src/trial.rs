@@ -112,7 +112,7 @@ impl Profile {
 
     /// Checks that `request` has an answer if every image exists. Objects of clusters are not known.
     fn answers(&self, configured: &Sources, request: &Request) -> Result<(), Failure> {
-        let query = match self.query(configured, request, &Namespaces::NONE) {
+        let query = match self.query(configured, request.clone(), &Namespaces::NONE) {
             // Which namespaces have the labels is known later.
             Err(Failure::NotReady(_)) => return Ok(()),
             query => query?,
@@ -547,7 +547,8 @@ mod tests {
     fn succeeds(config: &Config, parameters: &Value) -> bool {
         let body = json!({"input": {"parameters": parameters}}).to_string();
         let request = Request::from_body(body.as_bytes()).unwrap();
-        let Ok(query) = config.query(Some("p"), None, &request, &Namespaces::default()) else {
+        let Ok(query) = config.query(Some("p"), None, request.clone(), &Namespaces::default())
+        else {
             return false;
         };
         let sets = match query.source {

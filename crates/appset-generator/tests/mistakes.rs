@@ -17,7 +17,7 @@ fn answer(config: &Config, parameters: &Value) -> Result<usize, Failure> {
     let body = json!({"input": {"parameters": parameters}}).to_string();
     let request = Request::from_body(body.as_bytes())?;
     let profile = parameters.get("branch").map(|_| "previews");
-    let query = config.query(profile, None, &request, &Namespaces::default())?;
+    let query = config.query(profile, None, request, &Namespaces::default())?;
     let sets = match query.source {
         SourceQuery::Static(source) => source.into_sets(),
         SourceQuery::ImageDigests(images) => images.sets(&BTreeMap::new())?,

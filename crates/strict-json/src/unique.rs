@@ -1,41 +1,50 @@
 //! Reads JSON in which no object has the same key twice.
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
-/// Reads a document, and refuses an object that has a key twice.
+/// Reads a document of at most `most` values, and refuses an object that has a key twice.
 ///
 /// Readers of JSON disagree about such an object: most take the last value, some the first. So whoever adds a key to a text that
 /// somebody else checked could replace what was checked.
 ///
 /// # Errors
-/// Returns `Err` if the text is not JSON, or if an object has a key twice.
-pub fn from_slice(text: &[u8]) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice(text).map(|Unique(value)| value)
+/// Returns `Err` if the text is not JSON, if it has more values, or if an object has a key twice.
+pub fn from_slice(text: &[u8], most: usize) -> Result<Value, serde_json::Error> {
+    let left = Cell::new(most);
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Unique { most, left: &left }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
 }
 
-struct Unique(Value);
-
-impl<'de> Deserialize<'de> for Unique {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        UniqueKeys.deserialize(deserializer).map(Self)
-    }
+#[derive(Clone, Copy)]
+struct Unique<'a> {
+    most: usize,
+    /// The number of values that may follow.
+    left: &'a Cell<usize>,
 }
 
-struct UniqueKeys;
-
-impl<'de> DeserializeSeed<'de> for UniqueKeys {
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            let most = self.most;
+            return Err(D::Error::custom(format_args!(
+                "it has more than {most} values"
+            )));
+        };
+        self.left.set(left);
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for UniqueKeys {
+impl<'de> Visitor<'de> for Unique<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +81,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(Self)? {
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -82,7 +91,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
             match object.entry(key) {
-                Entry::Vacant(place) => drop(place.insert(fields.next_value_seed(Self)?)),
+                Entry::Vacant(place) => drop(place.insert(fields.next_value_seed(self)?)),
                 Entry::Occupied(first) => {
                     let key: String = first.key().chars().take(64).collect();
                     return Err(A::Error::custom(format_args!(
@@ -102,7 +111,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expect: Result<(), &str>) {
-        match (from_slice(text.as_bytes()), expect) {
+        match (from_slice(text.as_bytes(), 200), expect) {
             (Ok(value), Ok(())) => {
                 let same: Value = serde_json::from_str(text).unwrap();
                 assert_eq!(value, same, "{text}");
@@ -119,6 +128,9 @@ mod tests {
             Ok(()),
         );
         check("7", Ok(()));
+        check(&format!("[{}1]", "1,".repeat(198)), Ok(()));
+        let many = format!("[{}1]", "1,".repeat(199));
+        check(&many, Err("it has more than 200 values"));
         check("", Err("EOF"));
         check("{} x", Err("trailing"));
         check(&"[".repeat(4000), Err("recursion limit"));

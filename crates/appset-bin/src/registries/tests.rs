@@ -156,7 +156,7 @@ fn query(config: &Value, request: &Value) -> (Config, ImageQuery) {
     let body = json!({"input": {"parameters": request}}).to_string();
     let request = Request::from_body(body.as_bytes()).unwrap();
     match config
-        .query(None, Some("t"), &request, &Namespaces::default())
+        .query(None, Some("t"), request, &Namespaces::default())
         .unwrap()
         .source
     {

@@ -363,7 +363,7 @@ mod tests {
                 .query(
                     None,
                     Some("t"),
-                    &request,
+                    request,
                     &appset_generator::Namespaces::default(),
                 )
                 .unwrap();

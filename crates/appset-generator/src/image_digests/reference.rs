@@ -154,6 +154,9 @@ pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The longest platform, in bytes. It stays in the caches of digests.
+const MAX_PLATFORM: usize = 64;
+
 /// An operating system, an architecture and an optional variant, by Go's names and in the normal form of
 /// `github.com/containerd/platforms`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -168,7 +171,7 @@ impl Platform {
     /// Parses a platform such as `linux/arm64` or `linux/arm/v7`.
     pub(super) fn parse(text: &str, path: &str) -> Result<Self, Problem> {
         let parts: Vec<_> = text.split('/').collect();
-        let legal = !parts.iter().any(|part| part.is_empty());
+        let legal = text.len() <= MAX_PLATFORM && !parts.iter().any(|part| part.is_empty());
         match parts.as_slice() {
             [os, architecture] if legal => Ok(Self::new(os, architecture, "")),
             [os, architecture, variant] if legal => Ok(Self::new(os, architecture, variant)),
@@ -321,7 +324,8 @@ mod tests {
         ] {
             assert_eq!(platform(text).to_string(), normal, "{text}");
         }
-        for text in ["linux", "linux/", "/amd64", "linux/arm/v7/x", ""] {
+        let long = format!("linux/{}", "x".repeat(60));
+        for text in ["linux", "linux/", "/amd64", "linux/arm/v7/x", "", &long] {
             assert!(Platform::parse(text, "platform").is_err(), "{text}");
         }
     }

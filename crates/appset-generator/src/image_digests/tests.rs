@@ -33,7 +33,7 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
     let query = config.query(
         Some(profile),
         Some("t"),
-        &request,
+        request,
         &crate::Namespaces::default(),
     )?;
     let SourceQuery::ImageDigests(images) = query.source else {
@@ -264,7 +264,7 @@ fn asked(config: &str, parameters: &str) -> ImageQuery {
     let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
     let request = Request::from_body(body.as_bytes()).unwrap();
     let known = crate::Namespaces::default();
-    let query = config.query(None, Some("t"), &request, &known).unwrap();
+    let query = config.query(None, Some("t"), request, &known).unwrap();
     match query.source {
         SourceQuery::ImageDigests(images) => images,
         other => panic!("{other:?}"),
@@ -355,7 +355,7 @@ profiles:
         let config = Config::from_yaml(&config).unwrap();
         let body = serde_json::json!({"input": {"parameters": {"branch": branch}}}).to_string();
         let query = Request::from_body(body.as_bytes())
-            .and_then(|request| config.query(Some("p"), Some("t"), &request, &crate::Namespaces::default()));
+            .and_then(|request| config.query(Some("p"), Some("t"), request, &crate::Namespaces::default()));
         let query = query.map_err(|failure| TestCaseError::fail(failure.to_string()))?;
         let SourceQuery::ImageDigests(images) = query.source else {
             panic!("another source");
