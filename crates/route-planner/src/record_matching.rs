@@ -473,16 +473,25 @@ impl Copies {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            // A route to stable that the owner wrote may look the same.
-            let mut destinations = list.destinations.iter();
-            let has_inserted = destinations.any(|it| split.has_inserted(it) && !is_stable(it));
-            let stable = list.destinations.iter().filter(|it| is_stable(it));
-            let is_split = has_inserted || stable.count() > 1;
             let has_weights =
                 || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
-            (is_split && shows_insertion(list, split) && has_weights()).then_some(split)
+            let is_split = may_be_split(list, split, is_stable) && shows_insertion(list, split);
+            (is_split && has_weights()).then_some(split)
         })
     }
+}
+
+/// Whether a list has a destination that was inserted for `split`, whatever the weights.
+pub(crate) fn may_be_split(
+    list: &DestinationList<'_>,
+    split: &Split,
+    is_stable: &dyn Fn(&Destination<'_>) -> bool,
+) -> bool {
+    let stable = list.destinations.iter().filter(|it| is_stable(it));
+    // A route to stable that the owner wrote may look the same.
+    let is_owners = stable.count() <= 1;
+    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
+    inserted.any(|it| !(is_owners && is_stable(it)))
 }
 
 /// Whether the canary has the whole share, and the record says the same. The route that was copied may be gone.
