@@ -69,9 +69,10 @@ pub(crate) struct RecordSet {
 pub(crate) struct Record {
     pub(crate) splits: Vec<Split>,
     pub(crate) routes: Vec<RouteEntry>,
-    /// Hashes of routes whose owner led them to the canary and not to stable. Planning never takes them for split routes.
+    /// Hashes of routes that are not split, but have a destination that is inserted in others: their owner led them to the
+    /// canary, for example. Planning never takes them for copies of split routes.
     #[serde(rename = "owners", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) owner_canary_routes: Vec<Hash>,
+    pub(crate) owner_routes: Vec<Hash>,
 }
 
 /// The entry of a split route. It is stored as an array of its four fields.
@@ -360,7 +361,7 @@ impl<'a> RecordBuilder<'a> {
         Self {
             old,
             new: Record {
-                owner_canary_routes: old.owner_canary_routes.clone(),
+                owner_routes: old.owner_routes.clone(),
                 ..Record::default()
             },
             kept: vec![None; old.splits.len()],
@@ -415,25 +416,9 @@ impl<'a> RecordBuilder<'a> {
         Some(index)
     }
 
-    /// Removes a route that is split now from the routes that their owner led to the canary.
-    pub(crate) fn forget_owner_canary_route(&mut self, route: impl FnOnce() -> Hash) {
-        if !self.new.owner_canary_routes.is_empty() {
-            let route = route();
-            self.new.owner_canary_routes.retain(|it| *it != route);
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.new.routes.is_empty()
-    }
-
-    pub(crate) fn add_owner_canary_routes(&mut self, routes: Vec<Hash>) {
-        let known = &mut self.new.owner_canary_routes;
-        let new: Vec<Hash> = routes
-            .into_iter()
-            .filter(|it| !known.contains(it))
-            .collect();
-        known.extend(new);
+    /// The number of routes that have an entry so far.
+    pub(crate) fn len(&self) -> usize {
+        self.new.routes.len()
     }
 
     /// The new record; empty if no route is split.

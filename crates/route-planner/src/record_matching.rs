@@ -35,7 +35,7 @@
 //!
 //! A route without an entry may still be a copy of a split route: see [`Copies`].
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash as StdHash;
 
 use crate::destinations::{Destination, DestinationList, ReadContext};
@@ -320,48 +320,79 @@ impl Pairing<'_, '_, '_> {
                 records.entry(key).or_default().push(*free);
             }
         }
-        let mut is_paired = vec![false; self.record.routes.len()];
-        for (key, mut records) in records {
-            let Some(mut routes) = routes.remove(&key) else {
+        for (key, records) in records {
+            let Some(routes) = routes.remove(&key) else {
                 continue;
             };
-            routes.retain(|route| {
-                // Entries with one key rarely have different splits, so the first one decides for all.
-                let mut first = records.iter().take(1);
-                first.any(|record| self.fits(*record, *route, evidence))
-            });
-            let mut pairs: Vec<(usize, usize)> = Vec::new();
-            if routes.len() != records.len() {
-                let recorded =
-                    |record: usize| self.record.routes.get(record).map(|record| record.position);
-                let position =
-                    |route: usize| self.candidates.get(route).map(|it| it.route.owner_index);
-                let by_position: HashMap<Option<usize>, usize> = routes
-                    .iter()
-                    .map(|route| (position(*route), *route))
-                    .collect();
-                records.retain(|record| match by_position.get(&recorded(*record)) {
-                    Some(route) => {
-                        pairs.push((*record, *route));
-                        false
-                    }
-                    None => true,
-                });
-                let taken: HashSet<usize> = pairs.iter().map(|(_, route)| *route).collect();
-                routes.retain(|route| !taken.contains(route));
+            for (routes, records) in self.groups(records, &routes, evidence) {
+                self.pair_group(routes, records);
             }
-            pairs.extend(records.into_iter().zip(routes));
-            for (record, route) in pairs {
-                if let (Some(found), Some(paired)) =
-                    (self.found.get_mut(route), is_paired.get_mut(record))
-                {
-                    *found = Some(record);
-                    *paired = true;
-                }
+        }
+        let mut is_free = vec![true; self.record.routes.len()];
+        for record in self.found.iter().flatten() {
+            if let Some(is_free) = is_free.get_mut(*record) {
+                *is_free = false;
             }
         }
         self.free
-            .retain(|record| is_paired.get(*record) != Some(&true));
+            .retain(|record| is_free.get(*record) == Some(&true));
+    }
+
+    /// Groups entries with one key by the routes that show the evidence for them. Those with the fewest routes come first, since
+    /// the others have a choice. Entries of one split, as most are, need the same evidence.
+    fn groups(
+        &self,
+        records: Vec<usize>,
+        routes: &[usize],
+        evidence: Evidence,
+    ) -> Vec<(Vec<usize>, Vec<usize>)> {
+        let mut of_splits: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+        for record in records {
+            let split = self.record.routes.get(record).map(|it| it.split);
+            of_splits.entry(split).or_default().push(record);
+        }
+        let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        for records in of_splits.into_values() {
+            let first = records.first();
+            let fits =
+                |route: &&usize| first.is_some_and(|first| self.fits(*first, **route, evidence));
+            let routes = routes.iter().filter(fits).copied().collect();
+            groups.entry(routes).or_default().extend(records);
+        }
+        let mut groups: Vec<(Vec<usize>, Vec<usize>)> = groups.into_iter().collect();
+        groups.sort_by_key(|(routes, _)| routes.len());
+        groups
+    }
+
+    /// Pairs the entries of a group with its routes.
+    fn pair_group(&mut self, mut routes: Vec<usize>, mut records: Vec<usize>) {
+        routes.retain(|route| self.found.get(*route) == Some(&None));
+        records.sort_unstable();
+        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        if routes.len() != records.len() {
+            let recorded =
+                |record: usize| self.record.routes.get(record).map(|record| record.position);
+            let position = |route: usize| self.candidates.get(route).map(|it| it.route.owner_index);
+            let by_position: HashMap<Option<usize>, usize> = routes
+                .iter()
+                .map(|route| (position(*route), *route))
+                .collect();
+            records.retain(|record| match by_position.get(&recorded(*record)) {
+                Some(route) => {
+                    pairs.push((*record, *route));
+                    false
+                }
+                None => true,
+            });
+            let taken: HashSet<usize> = pairs.iter().map(|(_, route)| *route).collect();
+            routes.retain(|route| !taken.contains(route));
+        }
+        pairs.extend(records.into_iter().zip(routes));
+        for (record, route) in pairs {
+            if let Some(found) = self.found.get_mut(route) {
+                *found = Some(record);
+            }
+        }
     }
 
     fn fits(&self, record: usize, route: usize, evidence: Evidence) -> bool {
@@ -442,16 +473,25 @@ impl Copies {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            // A route to stable that the owner wrote may look the same.
-            let mut destinations = list.destinations.iter();
-            let has_inserted = destinations.any(|it| split.has_inserted(it) && !is_stable(it));
-            let stable = list.destinations.iter().filter(|it| is_stable(it));
-            let is_split = has_inserted || stable.count() > 1;
             let has_weights =
                 || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
-            (is_split && shows_insertion(list, split) && has_weights()).then_some(split)
+            let is_split = may_be_split(list, split, is_stable) && shows_insertion(list, split);
+            (is_split && has_weights()).then_some(split)
         })
     }
+}
+
+/// Whether a list has a destination that was inserted for `split`, whatever the weights.
+pub(crate) fn may_be_split(
+    list: &DestinationList<'_>,
+    split: &Split,
+    is_stable: &dyn Fn(&Destination<'_>) -> bool,
+) -> bool {
+    let stable = list.destinations.iter().filter(|it| is_stable(it));
+    // A route to stable that the owner wrote may look the same.
+    let is_owners = stable.count() <= 1;
+    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
+    inserted.any(|it| !(is_owners && is_stable(it)))
 }
 
 /// Whether the canary has the whole share, and the record says the same. The route that was copied may be gone.

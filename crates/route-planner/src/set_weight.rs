@@ -18,15 +18,14 @@
 //! At SetWeight 100 stable gets 0 of the share, so `reviews` is removed (or stays with weight 0 if `zeroWeight: keep` is
 //! set).
 
-use std::collections::HashSet;
-
 use gloo_types::broken_weight_rule;
 
 use crate::destinations::{Destination, DestinationId, DestinationList, Distinction, ListForm};
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSplit};
 use crate::plan::Warning;
-use crate::record::{Hash, Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
+use crate::record::{Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
+use crate::record_matching::may_be_split;
 use crate::recovery::{share_of, taken_by_others, without_canary};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
@@ -99,9 +98,13 @@ pub(crate) fn plan_weights<'a>(
         weights.warnings.push(Warning::UnnamedService);
     }
     let mut record = RecordBuilder::new(&state.records.own);
-    record.add_owner_canary_routes(owner_canary_routes(state));
+    let mut unsplit = Vec::new();
     for route_state in &state.routes {
+        let entries = record.len();
         let target = weights.plan_route(&request, route_state, growth, &mut record);
+        if record.len() == entries {
+            unsplit.push(weights.targets.len());
+        }
         weights.targets.push(target);
     }
     let mut lost = state.lost.iter().peekable();
@@ -118,13 +121,14 @@ pub(crate) fn plan_weights<'a>(
         // Keep the entry of a route that is not found as long as another route is split, or may be split but cannot be
         // decoded.
         let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
-        if !record.is_empty() || state.routes.iter().any(is_unread) {
+        if record.len() > 0 || state.routes.iter().any(is_unread) {
             for lost in lost {
                 record.keep(lost);
             }
         }
     }
     weights.record = record.finish();
+    weights.add_owner_routes(state, &unsplit);
     Ok(weights)
 }
 
@@ -256,37 +260,35 @@ impl<'a> WeightPlan<'a> {
                 (RecordUpdate::Keep, None, None) => {}
                 (RecordUpdate::Replace(split), _, _) => record.add(entry, *split),
             }
-            let name = route_state.route.name;
-            record.forget_owner_canary_route(|| route_state.matchers.with_name(name));
         }
         Some(target.list)
     }
-}
 
-/// Hashes of the routes that send traffic to the canary but not to stable: their owner wrote them that way. After this plan
-/// they may look like copies of a split route.
-fn owner_canary_routes(state: &TableState<'_>) -> Vec<Hash> {
-    let routes_to_canary = |it: &&RouteState<'_>| match &it.action {
-        Action::Forward {
-            live,
-            relation: Relation::Unrelated { .. },
-        } => live.destinations.iter().any(|it| state.roles.canary.is(it)),
-        _ => false,
-    };
-    let hash = |it: &RouteState<'_>| it.matchers.with_name(it.route.name);
-    let mut hashes: Vec<Hash> = state
-        .routes
-        .iter()
-        .filter(routes_to_canary)
-        .map(hash)
-        .collect();
-    if !hashes.is_empty() {
-        // A hash must not match a route that is split.
-        let split = state.routes.iter().filter(|it| !routes_to_canary(it));
-        let split: HashSet<Hash> = split.map(hash).collect();
-        hashes.retain(|hash| !split.contains(hash));
+    /// Records which of the `unsplit` routes have a destination that is inserted in others: their owner wrote it. After this plan
+    /// they may look like copies of a split route.
+    fn add_owner_routes(&mut self, state: &TableState<'_>, unsplit: &[usize]) {
+        let mut splits: Vec<&Split> = Vec::new();
+        for split in &self.record.splits {
+            if !splits.iter().any(|known| known.added == split.added) {
+                splits.push(split);
+            }
+        }
+        let is_stable = |it: &Destination<'_>| state.roles.is_or_was_stable(it);
+        let known = &mut self.record.owner_routes;
+        for index in unsplit {
+            if let (Some(route_state), Some(Some(list))) =
+                (state.routes.get(*index), self.targets.get(*index))
+                && splits
+                    .iter()
+                    .any(|split| may_be_split(list, split, &is_stable))
+            {
+                let hash = route_state.matchers.with_name(route_state.route.name);
+                if !known.contains(&hash) {
+                    known.push(hash);
+                }
+            }
+        }
     }
-    hashes
 }
 
 /// The new list of a route.

@@ -142,9 +142,16 @@ impl<'a> TableState<'a> {
     /// Fills `routes` and `lost`.
     fn classify(&mut self, reader: &Reader<'a>, read: Vec<ReadRoute<'a>>) {
         let record = &self.records.own;
-        let is_candidate = |it: &&ReadRoute<'a>| {
+        let is_owners = |it: &ReadRoute<'a>| {
             let route = it.matchers.with_name(it.route.name);
-            !record.owner_canary_routes.contains(&route)
+            record.owner_routes.contains(&route)
+        };
+        // A split route may have the name and the matchers of the owner's. Then the entry tells which of them is split.
+        let is_candidate = |it: &&ReadRoute<'a>| {
+            let is_named = |name: &str| name.is_empty() || name == it.route.name;
+            let mut entries = record.routes.iter();
+            !is_owners(it)
+                || entries.any(|entry| entry.matchers == it.matchers && is_named(&entry.name))
         };
         let entries: Vec<Option<usize>> = {
             let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
@@ -178,10 +185,10 @@ impl<'a> TableState<'a> {
             let entry = entry.and_then(|index| record.routes.get(index));
             let mut split = entry.and_then(|entry| record.split_of(entry));
             let claim = claims.get(&index);
-            let is_candidate = is_candidate(&&read);
+            let is_owners = is_owners(&read);
             if split.is_none()
                 && let Ok(Some(live)) = &read.list
-                && is_candidate
+                && !is_owners
             {
                 let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
                 split = copies.split_of(record, read.route.protocol, live, &is_stable);
@@ -194,7 +201,7 @@ impl<'a> TableState<'a> {
                     relation: Relation::SplitByOther(rollout.clone()),
                 },
                 (Ok(Some(live)), _) => {
-                    let relation = self.relation(&read.route, &live, split, is_candidate, reader);
+                    let relation = self.relation(&read.route, &live, split, is_owners, reader);
                     Action::Forward { live, relation }
                 }
             };
@@ -253,13 +260,13 @@ impl<'a> TableState<'a> {
 
     /// Determines the relation of a route that forwards.
     ///
-    /// `is_candidate` is false for a route that the record says its owner led to the canary alone.
+    /// `is_owners` is whether the record says that the route is not split, although it may look so.
     fn relation(
         &mut self,
         route: &Route<'a>,
         live: &DestinationList<'a>,
         split: Option<&'a Split>,
-        is_candidate: bool,
+        is_owners: bool,
         reader: &Reader<'a>,
     ) -> Relation<'a> {
         if self.records.problem.is_some() {
@@ -297,8 +304,8 @@ impl<'a> TableState<'a> {
                 });
                 live.clone().with_default(default)
             }
-            None if is_candidate => self.owner_list_without_record(route, live, default),
-            None => live.clone().with_default(default),
+            None if is_owners => live.clone().with_default(default),
+            None => self.owner_list_without_record(route, live, default),
         };
         match self.roles.anchors(&owner_list, is_split).first() {
             None => Relation::Unrelated {
