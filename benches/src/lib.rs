@@ -84,10 +84,34 @@ pub const CASES: &[Case] = &[
         let names: Vec<_> = (0..n).map(|n| format!("t{n}")).collect();
         routes_of(tables(n), &json!({"names": names}))
     }),
-    Case::new("Rollouts, and RouteTables that they select", rollouts),
+    Case::new("Rollouts, and RouteTables that they select", |n| {
+        rollouts(n, tables(n), |n| json!({"name": format!("t{n}")}))
+    }),
+    Case::new(
+        "Rollouts, and RouteTables that they select by a label",
+        |n| {
+            let table = |n| labelled(&format!("t{n}"), &format!("a{n}"), vec![route("r")]);
+            let tables = (0..n).map(table).collect();
+            rollouts(n, tables, |n| json!({"labels": {"app": format!("a{n}")}}))
+        },
+    ),
+    Case::new("Rollouts, and routes of their only RouteTable", |n| {
+        let routes = (0..n).map(|n| route(&format!("r{n}"))).collect();
+        let table = table("t", "shop.example.com", routes);
+        rollouts(n, vec![table], |_| json!({"name": "t"}))
+    }),
+    Case::new("RouteTables that delegate to all by a label", |n| {
+        let delegate = json!({"routeTables": [{"labels": {"app": "web"}}]});
+        let down = json!({"name": "down", "delegate": delegate});
+        let table = |n| table(&format!("t{n}"), "", vec![down.clone(), route("r")]);
+        routes_of(
+            (0..n).map(table).collect(),
+            &json!({"labels": {"app": "web"}}),
+        )
+    }),
     Case {
-        // Ten layers of two tables at the first size of the example.
-        share: 1000,
+        // A thousand layers of two tables at the first size of the example.
+        share: 10,
         ..Case::new(
             "layers of two RouteTables that delegate to both below",
             layers,
@@ -144,21 +168,26 @@ fn routes_of(tables: Vec<Arc<RouteTableDoc>>, selector: &Value) -> Box<dyn Fn()>
     })
 }
 
-fn rollouts(n: usize) -> Box<dyn Fn()> {
+/// Answers a request for `n` Rollouts, each of which selects some of the `tables`.
+fn rollouts(
+    n: usize,
+    tables: Vec<Arc<RouteTableDoc>>,
+    selector: fn(usize) -> Value,
+) -> Box<dyn Fn()> {
     let config = Config::from_yaml("{cluster: c1, rollouts: {namespaces: [shop]}}");
     let config = config.unwrap_or_else(|error| unreachable!("{error}"));
     let rollout = |n| {
-        let plugins =
-            json!({"solo-io/glooplatform": {"routeTableSelector": {"name": format!("t{n}")}}});
+        let plugins = json!({"solo-io/glooplatform": {"routeTableSelector": selector(n)}});
         let canary = json!({"stableService": "s", "canaryService": "c", "trafficRouting": {"plugins": plugins}});
         document::<Rollout>(
             "Rollout",
             &format!("r{n}"),
+            "web",
             &json!({"strategy": {"canary": canary}}),
         )
     };
     let rollouts: ByCluster<Rollout> = [("c1".to_owned(), (0..n).map(rollout).collect())].into();
-    let tables: ByCluster<RouteTable> = [("c1".to_owned(), tables(n))].into();
+    let tables: ByCluster<RouteTable> = [("c1".to_owned(), tables)].into();
     Box::new(move || {
         let answered = Request::from_body(br#"{"input":{}}"#).and_then(|request| {
             let query = config.query(None, None, request, &Namespaces::default())?;
@@ -203,7 +232,12 @@ fn table(name: &str, host: &str, routes: Vec<Value>) -> Arc<RouteTableDoc> {
         .filter(|host| !host.is_empty())
         .into_iter()
         .collect();
-    document("RouteTable", name, &json!({"hosts": hosts, "http": routes}))
+    let spec = json!({"hosts": hosts, "http": routes});
+    document("RouteTable", name, "web", &spec)
+}
+
+fn labelled(name: &str, app: &str, routes: Vec<Value>) -> Arc<RouteTableDoc> {
+    document("RouteTable", name, app, &json!({"http": routes}))
 }
 
 fn route(name: &str) -> Value {
@@ -211,8 +245,13 @@ fn route(name: &str) -> Value {
     json!({"name": name, "forwardTo": {"destinations": [destination]}})
 }
 
-fn document<K: gloo_types::Resource>(kind: &str, name: &str, spec: &Value) -> Arc<Document<K>> {
-    let metadata = json!({"name": name, "namespace": "shop", "labels": {"app": "web"}});
+fn document<K: gloo_types::Resource>(
+    kind: &str,
+    name: &str,
+    app: &str,
+    spec: &Value,
+) -> Arc<Document<K>> {
+    let metadata = json!({"name": name, "namespace": "shop", "labels": {"app": app}});
     let document = Document::from_value(json!({"kind": kind, "metadata": metadata, "spec": spec}));
     Arc::new(document.unwrap_or_else(|error| unreachable!("{error}")))
 }

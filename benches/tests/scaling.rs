@@ -8,7 +8,6 @@ const SIZE: usize = 1_000;
 const WORSE: &[&str] = &[
     "bytes of a long key, and keys below it",
     "images, and bytes of their illegal tag",
-    "layers of two RouteTables that delegate to both below",
 ];
 
 /// Whether twice the size allocates at most 2.5 times as many bytes, and as often.

@@ -354,14 +354,12 @@ impl Reach {
                 });
             }
         }
-        let is_absent = |namespace: &&String| {
-            let mut namespaces = places.iter().flat_map(|place| &place.namespaces);
-            !namespaces.any(|one| one == *namespace)
-        };
+        // The list of a request may be long, as may be that of a profile.
+        let admitted: BTreeSet<_> = places.iter().flat_map(|place| &place.namespaces).collect();
         if cluster.is_some_and(|cluster| !self.clusters.iter().any(|one| one == cluster)) {
             return Ok(places);
         }
-        if let Some(namespace) = asked.iter().find(is_absent) {
+        if let Some(namespace) = asked.iter().find(|one| !admitted.contains(one)) {
             let remedy = if self.is_by_label() {
                 format!("give it the labels of {}", self.key)
             } else {
@@ -440,16 +438,12 @@ impl Reach {
             (true, None, Some(allowed)) => allowed,
             (true, None, None) => return Ok(vec![ALL.to_owned()]),
         };
-        let is_allowed = |namespace: &&String| {
-            there.is_none_or(|there| there.contains(namespace))
-                && allowed
-                    .namespaces
-                    .is_none_or(|allowed| allowed.contains(namespace))
-        };
-        let mut admitted: Vec<_> = candidates.iter().filter(is_allowed).cloned().collect();
-        admitted.sort();
-        admitted.dedup();
-        Ok(admitted)
+        // Each list may be long.
+        let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<_>>();
+        let limits = [there.map(|there| set(there)), allowed.namespaces.map(set)];
+        let admitted = set(candidates).into_iter();
+        let admitted = admitted.filter(|one| limits.iter().flatten().all(|it| it.contains(one)));
+        Ok(admitted.collect())
     }
 }
 

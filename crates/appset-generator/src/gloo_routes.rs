@@ -17,7 +17,7 @@ use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-use self::delegation::{Delegation, Path, Place};
+use self::delegation::{Delegation, Path, Place, readable};
 use crate::clusters::{
     ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
 };
@@ -41,6 +41,8 @@ pub struct RouteQuery {
     tables: BTreeMap<String, RouteTableSelector>,
     /// The namespaces that may be read. A table in any of them may delegate to the selected tables.
     readable: Vec<Namespaces>,
+    /// The names of the selector of routes, as a set since there may be many. `routes` is the rest of the selector.
+    route_names: BTreeSet<String>,
     routes: RouteSelector,
     destinations: Destinations,
     by_table: bool,
@@ -118,10 +120,12 @@ impl GlooRoutes {
             };
             (place.cluster, selector)
         });
+        let mut routes = routes(parameters)?;
         Ok(RouteQuery {
             tables: tables.collect(),
             readable,
-            routes: routes(parameters)?,
+            route_names: std::mem::take(&mut routes.names).into_iter().collect(),
+            routes,
             destinations: Destinations::read(parameters, by_table)?,
             by_table,
         })
@@ -157,7 +161,8 @@ impl RouteQuery {
             let namespaces = tables.iter().map(|table| table.key().namespace.clone());
             selector.namespaces = namespaces.collect::<BTreeSet<_>>().into_iter().collect();
         }
-        let delegation = Delegation::new(tables.iter().map(AsRef::as_ref));
+        let readable = readable(tables.iter().map(AsRef::as_ref));
+        let mut delegation = Delegation::new(&readable);
         let mut sets = BTreeMap::new();
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             let spec = table.spec().map_err(Failure::unreadable)?;
@@ -166,7 +171,7 @@ impl RouteQuery {
             let rows: Vec<Option<Row<'_>>> = if self.by_table {
                 routes.first().map(|_| None).into_iter().collect()
             } else {
-                rows(table, &spec, routes).into_iter().map(Some).collect()
+                rows(owners(table, &spec), routes).map(Some).collect()
             };
             for row in rows {
                 let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
@@ -178,25 +183,29 @@ impl RouteQuery {
         Ok(sets)
     }
 
-    /// Returns the selected routes of a table. Managed routes are not among them.
+    /// Returns the selected routes of a table, each with its position among the owner's routes.
     fn selected<'s>(
         &self,
         table: &RouteTableDoc,
         spec: &'s RouteTableSpec,
-    ) -> Result<Vec<&'s HttpRoute>, Failure> {
+    ) -> Result<Vec<(usize, &'s HttpRoute)>, Failure> {
+        let by_name_only = !self.route_names.is_empty() && self.routes.labels.is_empty();
         let is_selected = |route: &HttpRoute| {
-            route.forward_to.is_some() && self.routes.matches(&route.name, &route.labels)
+            let is_named = self.route_names.contains(&route.name);
+            let is_other = || !by_name_only && self.routes.matches(&route.name, &route.labels);
+            route.forward_to.is_some() && (is_named || is_other())
         };
         if !self.destinations.select() {
-            let routes = owners(table, spec).filter(|route| is_selected(route));
-            return Ok(routes.collect());
+            let routes = owners(table, spec).enumerate();
+            return Ok(routes.filter(|(_, route)| is_selected(route)).collect());
         }
         // The destinations at rest count: a canary with weight 100 replaces the stable Service in the table.
         let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
         let rest_spec = rest.spec().map_err(Failure::unreadable)?;
         let namespace = &table.key().namespace;
-        let routes = owners(table, spec).zip(owners(&rest, &rest_spec));
-        let routes = routes.filter(|(route, resting)| {
+        let routes = owners(table, spec).enumerate();
+        let routes = routes.zip(owners(&rest, &rest_spec));
+        let routes = routes.filter(|((_, route), resting)| {
             is_selected(route)
                 && self
                     .destinations
@@ -260,26 +269,26 @@ struct Row<'s> {
     problem: Option<&'static str>,
 }
 
-/// Identifies each of the selected `routes` of a table.
+/// Identifies each of the selected `routes` of a table, which are given with their positions among `all` routes of the owner.
 ///
-/// A route without a unique name is identified by its position among the owner's routes: `#3`, or `demo#2`. Its row has a
-/// problem, since the position may belong to another route after a change of the table.
+/// A route without a unique name is identified by its position: `#3`, or `demo#2`. Its row has a problem, since the position may
+/// belong to another route after a change of the table.
 fn rows<'s>(
-    table: &RouteTableDoc,
-    spec: &'s RouteTableSpec,
-    routes: Vec<&'s HttpRoute>,
-) -> Vec<Row<'s>> {
-    let all: Vec<&HttpRoute> = owners(table, spec).collect();
-    let place = |route: &HttpRoute| all.iter().position(|other| std::ptr::eq(*other, route));
-    let row = |route: &'s HttpRoute| {
-        let same = all.iter().filter(|other| other.name == route.name);
-        let number = place(route).unwrap_or_default() + 1;
+    all: impl Iterator<Item = &'s HttpRoute>,
+    routes: Vec<(usize, &'s HttpRoute)>,
+) -> impl Iterator<Item = Row<'s>> {
+    let mut named = BTreeMap::<&str, usize>::new();
+    for route in all {
+        *named.entry(&route.name).or_default() += 1;
+    }
+    let row = move |(position, route): (usize, &'s HttpRoute)| {
+        let number = position + 1;
         let (id, problem) = match route.name.as_str() {
             "" => (
                 format!("#{number}"),
                 Some("the route has no name: give it one"),
             ),
-            name if same.count() > 1 => (
+            name if named.get(name).is_some_and(|same| *same > 1) => (
                 format!("{name}#{number}"),
                 Some("two routes of the table have this name: give them different ones"),
             ),
@@ -287,7 +296,7 @@ fn rows<'s>(
         };
         Row { id, route, problem }
     };
-    routes.into_iter().map(row).collect()
+    routes.into_iter().map(row)
 }
 
 /// Returns the paths of a route as fields of a set.

@@ -1,6 +1,6 @@
 //! The source `gloo-workspaces`: one set for each cluster of each Workspace, or for each namespace in these clusters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gloo_types::{
@@ -150,19 +150,28 @@ impl WorkspaceQuery {
     ) -> Result<Vec<ParameterSet>, Failure> {
         let at = &self.place.cluster;
         let workspaces = objects_of(workspaces, at);
-        let clusters = objects_of(clusters, at);
-        let is_absent = |name: &&String| {
-            !is_pattern(name) && !workspaces.iter().any(|one| one.key().name == **name)
-        };
-        if let Some(name) = self.workspaces.iter().find(is_absent) {
+        let clusters = objects_of(clusters, at).iter();
+        let clusters = clusters.map(|one| (one.key().name.as_str(), one.as_ref()));
+        let clusters: BTreeMap<_, _> = clusters.collect();
+        let existing: BTreeSet<_> = workspaces.iter().map(|one| &one.key().name).collect();
+        let mut names = self.workspaces.iter();
+        if let Some(name) = names.find(|name| !is_pattern(name) && !existing.contains(name)) {
             let key = ObjectKey::new(self.place.namespaces.join(","), name);
             return Err(Failure::MissingWorkspace(key));
         }
+        let asked = self.workspaces.iter();
+        let (patterns, names): (BTreeSet<_>, BTreeSet<_>) = asked.partition(|one| is_pattern(one));
+        let is_selected = |workspace: &&Arc<Document<Workspace>>| {
+            let name = &workspace.key().name;
+            let is_asked = self.workspaces.is_empty() || names.contains(name);
+            (is_asked || patterns.iter().any(|pattern| matches(pattern, name)))
+                && self.selector.matches(workspace.labels())
+        };
         let mut sets = BTreeMap::new();
-        for workspace in workspaces.iter().filter(|one| self.selects(one)) {
+        for workspace in workspaces.iter().filter(is_selected) {
             let spec = workspace.spec().map_err(Failure::unreadable)?;
             let name = &workspace.key().name;
-            for (cluster, share) in shares(&spec.workload_clusters, clusters) {
+            for (cluster, share) in shares(&spec.workload_clusters, &clusters) {
                 let known_as = self
                     .cluster_map
                     .get(cluster)
@@ -187,13 +196,6 @@ impl WorkspaceQuery {
             }
         }
         Ok(sets.into_values().collect())
-    }
-
-    fn selects(&self, workspace: &Document<Workspace>) -> bool {
-        let name = &workspace.key().name;
-        let named = self.workspaces.is_empty()
-            || self.workspaces.iter().any(|pattern| matches(pattern, name));
-        named && self.selector.matches(workspace.labels())
     }
 }
 
@@ -243,18 +245,25 @@ impl Share<'_> {
 /// A cluster that a selector names has a share even if it is not registered, so that its sets do not depend on the registration.
 fn shares<'a>(
     selectors: &'a [ClusterSelector],
-    clusters: &'a [Arc<Document<KubernetesCluster>>],
+    clusters: &BTreeMap<&'a str, &'a Document<KubernetesCluster>>,
 ) -> BTreeMap<&'a str, Share<'a>> {
     let mut shares = BTreeMap::<&str, Share<'_>>::new();
     for selector in selectors {
-        let registered = clusters.iter().filter(|cluster| {
-            let named = selector.name.is_empty() || matches(&selector.name, &cluster.key().name);
-            named && has_all(cluster.labels(), &selector.selector)
+        let wanted = selector.name.as_str();
+        let is_name = !wanted.is_empty() && !is_pattern(wanted);
+        // There may be as many selectors of one cluster as clusters.
+        let registered = if is_name {
+            clusters.range(wanted..=wanted)
+        } else {
+            clusters.range(""..)
+        };
+        let registered = registered.filter(|(name, cluster)| {
+            (wanted.is_empty() || matches(wanted, name))
+                && has_all(cluster.labels(), &selector.selector)
         });
         let mut found: Vec<_> = registered
-            .map(|cluster| (cluster.key().name.as_str(), Some(cluster.labels())))
+            .map(|(name, cluster)| (*name, Some(cluster.labels())))
             .collect();
-        let is_name = !selector.name.is_empty() && !is_pattern(&selector.name);
         if found.is_empty() && is_name && selector.selector.is_empty() {
             found.push((&selector.name, None));
         }

@@ -2,15 +2,15 @@
 //!
 //! A Rollout has its set in every state, because an Application that is made from the set may deploy the workload itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc};
+use gloo_types::{Document, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc, RouteTableSelector};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use strict_json::Block;
 
-use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
+use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
 use crate::keys::Schema;
 use crate::keys::{Key, cluster};
@@ -54,8 +54,17 @@ enum JoinError {
     Namespace(String),
     #[error(transparent)]
     Absent(#[from] NoSuchTable),
-    #[error(transparent)]
-    Document(#[from] DocumentError),
+    #[error("{0}")]
+    Document(String),
+}
+
+/// The RouteTables of a cluster in which those of each Rollout are found.
+struct Tables<'t> {
+    readable: BTreeSet<&'t str>,
+    /// The tables by namespace, and by each label. The label with an empty key is the name, and an empty label is in every table.
+    found: BTreeMap<(&'t str, &'t str, &'t str), Vec<&'t RouteTableDoc>>,
+    /// The hosts of the tables that were read, or why they cannot be read. Many Rollouts may select the same table.
+    hosts: BTreeMap<&'t ObjectKey, Result<Vec<String>, String>>,
 }
 
 impl Rollouts {
@@ -173,7 +182,12 @@ impl RolloutQuery {
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
-        let readable = self.readable.iter().find(|place| place.cluster == cluster);
+        let readable = self
+            .readable
+            .iter()
+            .filter(|place| place.cluster == cluster);
+        let readable = readable.flat_map(|place| place.namespaces.iter().map(String::as_str));
+        let mut tables = Tables::new(readable.collect(), tables);
         let mut sets = BTreeMap::new();
         for rollout in rollouts {
             if !self.selector.matches(rollout.labels()) {
@@ -190,7 +204,7 @@ impl RolloutQuery {
                 continue;
             };
             let key = rollout.key();
-            let (gloo, error) = match self.join(key, block, readable, tables) {
+            let (gloo, error) = match self.join(key, block, &mut tables) {
                 Ok(gloo) => (gloo, String::new()),
                 Err(error) => (gloo(&[], &[]), error.to_string()),
             };
@@ -212,26 +226,27 @@ impl RolloutQuery {
         &self,
         rollout: &ObjectKey,
         block: &RawJson,
-        readable: Option<&Place>,
-        tables: &[Arc<RouteTableDoc>],
+        tables: &mut Tables<'_>,
     ) -> Result<Field, JoinError> {
         let allowed = &self.destination_namespaces;
         let config = PluginConfig::from_json(block.as_ref(), rollout, allowed)?;
         let selector = config.route_tables();
         let mut namespaces = selector.namespaces.iter();
-        let foreign = namespaces.find(|one| !readable.is_some_and(|place| place.has(one)));
-        if let Some(namespace) = foreign {
-            return Err(JoinError::Namespace(namespace.clone()));
+        if let Some(foreign) = namespaces.find(|one| !tables.may_read(one)) {
+            return Err(JoinError::Namespace(foreign.clone()));
         }
-        let mut selected = selector.pick(tables.iter().map(AsRef::as_ref))?;
-        selected.sort_by_key(|table: &&RouteTableDoc| table.key());
-        let mut hosts = Vec::new();
+        let selected = selector.pick(tables.candidates(selector))?;
+        let (mut hosts, mut seen) = (Vec::new(), BTreeSet::new());
         for table in &selected {
-            for host in table.spec()?.hosts {
-                if !hosts.contains(&host) {
-                    hosts.push(host);
-                }
-            }
+            let read = tables.hosts.entry(table.key()).or_insert_with(|| {
+                let spec = table.spec().map_err(|error| error.to_string())?;
+                Ok(spec.hosts)
+            });
+            let of_table = read
+                .as_ref()
+                .map_err(|why| JoinError::Document(why.clone()))?;
+            let added = of_table.iter().filter(|host| seen.insert((*host).clone()));
+            hosts.extend(added.cloned());
         }
         Ok(gloo(&selected, &hosts))
     }
@@ -286,6 +301,57 @@ impl RolloutQuery {
             fields.insert("step", step);
         }
         fields
+    }
+}
+
+impl<'t> Tables<'t> {
+    fn new(readable: BTreeSet<&'t str>, tables: &'t [Arc<RouteTableDoc>]) -> Self {
+        let mut found = BTreeMap::<_, Vec<_>>::new();
+        for table in tables {
+            let key = table.key();
+            let labels = table.labels().iter();
+            let labels = labels.map(|(key, value)| (key.as_str(), value.as_str()));
+            for (label, value) in labels.chain([("", key.name.as_str()), ("", "")]) {
+                let tables = found.entry((key.namespace.as_str(), label, value));
+                tables.or_default().push(table.as_ref());
+            }
+        }
+        let hosts = BTreeMap::new();
+        Self {
+            readable,
+            found,
+            hosts,
+        }
+    }
+
+    fn may_read(&self, namespace: &str) -> bool {
+        self.readable.contains(namespace) || self.readable.contains(ALL)
+    }
+
+    fn with<'a>(
+        &'a self,
+        namespace: &'a str,
+        label: &'a str,
+        value: &'a str,
+    ) -> &'a [&'t RouteTableDoc] {
+        let found = self.found.get(&(namespace, label, value));
+        found.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Returns tables, in the order of their keys, that include all that `selector` selects.
+    fn candidates(&self, selector: &RouteTableSelector) -> Vec<&'t RouteTableDoc> {
+        let mut tables = BTreeMap::new();
+        for namespace in &selector.namespaces {
+            let with = |label, value| self.with(namespace, label, value);
+            let labels = selector.labels.iter();
+            let labels = labels.map(|(key, value)| with(key, value));
+            let labelled = labels.min_by_key(|tables| tables.len());
+            let labelled = labelled.or_else(|| selector.by_label().then(|| with("", "")));
+            let named = selector.names.iter().map(|name| with("", name));
+            let found = named.chain(labelled).flatten();
+            tables.extend(found.map(|table| (table.key(), *table)));
+        }
+        tables.into_values().collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The selector of a Rollout's RouteTables.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::document::{ObjectKey, RouteTableDoc};
@@ -43,16 +43,19 @@ impl RouteTableSelector {
         &self,
         tables: impl IntoIterator<Item = T>,
     ) -> Result<Vec<T>, NoSuchTable> {
-        let selected: Vec<T> = tables
-            .into_iter()
-            .filter(|table| self.matches(table.borrow().key(), table.borrow().labels()))
-            .collect();
-        let is_absent = |name: &&String| {
-            !selected
-                .iter()
-                .any(|table| table.borrow().key().name == **name)
-        };
-        match self.names.iter().find(is_absent) {
+        // Both lists may be as long as that of the tables.
+        let namespaces: BTreeSet<&String> = self.namespaces.iter().collect();
+        let mut names: BTreeSet<&String> = self.names.iter().collect();
+        let selected = tables.into_iter().filter(|table| {
+            let (key, labels) = (table.borrow().key(), table.borrow().labels());
+            namespaces.contains(&key.namespace)
+                && (names.contains(&key.name) || self.matches_labels(labels))
+        });
+        let selected: Vec<T> = selected.collect();
+        for table in &selected {
+            names.remove(&table.borrow().key().name);
+        }
+        match self.names.iter().find(|name| names.contains(name)) {
             Some(name) => Err(self.absent(name)),
             None => Ok(selected),
         }

@@ -10,10 +10,11 @@
 //!
 //! Unknown hosts and paths are marked, since an empty list of hosts would look like a result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
 
 use gloo_types::{
-    HttpRequestMatcher, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec, StringMatch,
+    HttpRequestMatcher, HttpRoute, ObjectKey, RouteTableDoc, RouteTableSpec, StringMatch,
 };
 
 use crate::matching::has_all;
@@ -22,9 +23,41 @@ use crate::matching::has_all;
 const MOST_PATHS: usize = 256;
 /// The limit for the prefixes of one table.
 const MOST_PREFIXES: usize = 256;
+/// The limit for the bytes of a prefix that is joined further: a long chain of tables would have long prefixes for each table.
+const MOST_BYTES: usize = 4096;
+/// The limit for the delegating routes that are followed from one table to find a cycle: there may be any number of ways.
+const MOST_STEPS: usize = 64;
+/// The problem of each table in a cycle, and of those to which it delegates.
+const CYCLE: &str = "the delegation has a cycle";
 
 /// All tables that could be read, each with its spec.
-pub(super) struct Delegation<'t>(Vec<(&'t RouteTableDoc, RouteTableSpec)>);
+pub(super) type Readable<'t> = Vec<(&'t RouteTableDoc, RouteTableSpec)>;
+type Labels = BTreeMap<String, String>;
+/// The selectors of delegating routes that select a table: the namespace and the name, or any if empty, and the labels. Their
+/// cluster and workspace are ignored: all tables are of one cluster, and their workspaces are unknown.
+type Selectors<'s> = Vec<(&'s str, &'s str, &'s Labels)>;
+
+/// By what a selector is found: the namespace, the name and the first label.
+type FoundBy<'s> = (&'s str, &'s str, Option<(&'s String, &'s String)>);
+/// Delegating routes, with the positions of their tables.
+type Routes<'s> = Vec<(usize, &'s HttpRoute)>;
+
+/// What delegates to the tables of a cluster.
+pub(super) struct Delegation<'s> {
+    tables: &'s Readable<'s>,
+    /// The delegating routes of each selector. The labels are the last part of it.
+    routes: BTreeMap<FoundBy<'s>, BTreeMap<&'s Labels, Routes<'s>>>,
+    /// What was found above the tables that the same selectors select. `None` as long as it is not known.
+    above: BTreeMap<Selectors<'s>, Option<Above>>,
+}
+
+/// What the delegating tables give to a table.
+struct Above {
+    place: Place,
+    parents: usize,
+    /// Whether all delegating tables have a place. In a cycle and below it they have none.
+    is_complete: bool,
+}
 
 /// The hosts at which a table is served, and the prefixes of its paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,55 +90,162 @@ pub(super) struct Path {
     pub(super) is_known: bool,
 }
 
-impl<'t> Delegation<'t> {
-    pub(super) fn new(tables: impl Iterator<Item = &'t RouteTableDoc>) -> Self {
-        // The delegations of a table with an invalid spec are unknown. The number of parents in the child's status shows that
-        // one is missing.
-        Self(
-            tables
-                .filter_map(|table| Some((table, table.spec().ok()?)))
-                .collect(),
-        )
+/// Reads the specs of `tables`. The delegations of a table with an invalid spec are unknown. The number of parents in the
+/// child's status shows that one is missing.
+pub(super) fn readable<'t>(tables: impl Iterator<Item = &'t RouteTableDoc>) -> Readable<'t> {
+    let tables = tables.filter_map(|table| Some((table, table.spec().ok()?)));
+    tables.collect()
+}
+
+impl<'s> Delegation<'s> {
+    pub(super) fn new(tables: &'s Readable<'s>) -> Self {
+        let mut routes = BTreeMap::<_, BTreeMap<_, Routes<'_>>>::new();
+        for (position, (_, spec)) in tables.iter().enumerate() {
+            for route in &spec.http {
+                let delegates = route.delegate.iter();
+                for to in delegates.flat_map(|action| &action.route_tables) {
+                    let label = to.labels.first_key_value();
+                    let selectors = (to.namespace.as_str(), to.name.as_str(), label);
+                    let selectors = routes.entry(selectors).or_default();
+                    let routes = selectors.entry(&to.labels).or_default();
+                    routes.push((position, route));
+                }
+            }
+        }
+        Self {
+            tables,
+            routes,
+            above: BTreeMap::new(),
+        }
     }
 
     /// Returns the place of `table`.
-    pub(super) fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Place {
-        self.place_below(table, spec, &mut Vec::new())
+    pub(super) fn place(&mut self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Place {
+        // The places above come first. A list instead of a recursion, since a chain may be longer than the stack.
+        let mut open = vec![self.selecting(table)];
+        while let Some(selectors) = open.last().cloned() {
+            match self.above.get(&selectors) {
+                None => {
+                    let parents = self.parents(&selectors, usize::MAX).into_keys();
+                    let parents = parents.filter_map(|parent| self.tables.get(parent));
+                    let parents = parents.map(|(parent, _)| self.selecting(parent));
+                    open.extend(parents.filter(|parent| !self.above.contains_key(parent)));
+                    self.above.insert(selectors, None);
+                }
+                Some(None) => {
+                    let above = self.join(&selectors, usize::MAX, |parent, spec, _| {
+                        self.known(parent, spec)
+                    });
+                    self.above.insert(selectors, Some(above));
+                }
+                Some(Some(_)) => drop(open.pop()),
+            }
+        }
+        let (known, mut steps) = (self.known(table, spec), MOST_STEPS);
+        known.unwrap_or_else(|| self.walk(table, spec, &mut Vec::new(), &mut steps))
     }
 
-    /// Returns the place of `table`. `below` are the tables to which it delegates, which detects a cycle.
-    fn place_below<'a>(
-        &'a self,
-        table: &'a RouteTableDoc,
+    /// Returns the place of a table that is neither in a cycle nor below one, once the places above it are known.
+    fn known(&self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Option<Place> {
+        let above = self.above.get(&self.selecting(table))?.as_ref();
+        let above = above.filter(|above| above.is_complete)?;
+        Some(above.place(table, spec))
+    }
+
+    /// Returns the place of a table that may be in a cycle. `below` are the tables to which it delegates.
+    fn walk(
+        &self,
+        table: &'s RouteTableDoc,
         spec: &RouteTableSpec,
-        below: &mut Vec<&'a RouteTableDoc>,
+        below: &mut Vec<&'s ObjectKey>,
+        steps: &mut usize,
     ) -> Place {
-        let mut place = Place {
-            hosts_known: true,
-            ..Place::default()
-        };
-        if below.iter().any(|other| other.key() == table.key()) {
-            place.hosts_known = false;
-            place.problems.insert("the delegation has a cycle");
-            return place;
+        if below.contains(&table.key()) {
+            return Place {
+                problems: BTreeSet::from([CYCLE]),
+                ..Place::default()
+            };
         }
-        below.push(table);
-        let mut parents = 0;
-        for (parent, parent_spec) in &self.0 {
-            let routes = parent_spec
-                .http
-                .iter()
-                .filter(|route| delegates(route, table));
-            let routes: Vec<_> = routes.collect();
-            if routes.is_empty() {
-                continue;
+        below.push(table.key());
+        let most = *steps;
+        let above = self.join(&self.selecting(table), most, |parent, spec, routes| {
+            *steps = steps.checked_sub(routes)?;
+            let known = self.known(parent, spec);
+            Some(known.unwrap_or_else(|| self.walk(parent, spec, below, steps)))
+        });
+        below.pop();
+        above.place(table, spec)
+    }
+
+    /// Returns the selectors that select `table`.
+    fn selecting(&self, table: &'s RouteTableDoc) -> Selectors<'s> {
+        let (key, own) = (table.key(), table.labels());
+        let mut selectors = Vec::new();
+        for namespace in ["", &key.namespace] {
+            for name in ["", &key.name] {
+                for label in once(None).chain(own.iter().map(Some)) {
+                    let found = self.routes.get(&(namespace, name, label));
+                    let found = found.into_iter().flat_map(BTreeMap::keys);
+                    let found = found.filter(|labels| has_all(own, labels));
+                    selectors.extend(found.map(|labels| (namespace, name, *labels)));
+                }
             }
-            parents += 1;
-            let above = self.place_below(parent, parent_spec, below);
+        }
+        selectors
+    }
+
+    /// Returns the tables that delegate to `selectors` with their routes, in the order of the tables. If one of the selectors has
+    /// more than `most` routes, the first that are more.
+    fn parents(
+        &self,
+        selectors: &Selectors<'s>,
+        most: usize,
+    ) -> BTreeMap<usize, Vec<&'s HttpRoute>> {
+        let mut parents = BTreeMap::<_, Vec<_>>::new();
+        for (namespace, name, labels) in selectors {
+            let routes = self
+                .routes
+                .get(&(*namespace, *name, labels.first_key_value()));
+            let routes = routes.and_then(|routes| routes.get(labels));
+            let routes = routes.into_iter().flatten().take(most.saturating_add(1));
+            for (parent, route) in routes {
+                parents.entry(*parent).or_default().push(*route);
+            }
+        }
+        parents
+    }
+
+    /// Joins what the tables that delegate to `selectors` give. `place_of` returns the place of a table with a number of routes.
+    fn join(
+        &self,
+        selectors: &Selectors<'s>,
+        most: usize,
+        mut place_of: impl FnMut(&'s RouteTableDoc, &'s RouteTableSpec, usize) -> Option<Place>,
+    ) -> Above {
+        let mut joined = Above {
+            place: Place {
+                hosts_known: true,
+                ..Place::default()
+            },
+            parents: 0,
+            is_complete: true,
+        };
+        let (place, mut hosts) = (&mut joined.place, BTreeSet::new());
+        for (parent, routes) in self.parents(selectors, most) {
+            let parent = self.tables.get(parent);
+            let above = parent.and_then(|(parent, spec)| place_of(parent, spec, routes.len()));
+            let Some(above) = above else {
+                joined.is_complete = false;
+                joined.parents = usize::MAX;
+                place.hosts_known = false;
+                place.problems.insert(CYCLE);
+                break;
+            };
+            joined.parents += 1;
             place.hosts_known &= above.hosts_known;
             place.problems.extend(&above.problems);
             for host in above.hosts {
-                if !place.hosts.contains(&host) {
+                if hosts.insert(host.clone()) {
                     place.hosts.push(host);
                 }
             }
@@ -116,13 +256,21 @@ impl<'t> Delegation<'t> {
                     .extend(matchers.map(|matcher| before.then(matcher)));
             }
         }
-        below.pop();
         if place.prefixes.len() > MOST_PREFIXES {
-            place.prefixes = place.prefixes.into_iter().take(MOST_PREFIXES).collect();
+            let prefixes = std::mem::take(&mut place.prefixes).into_iter();
+            place.prefixes = prefixes.take(MOST_PREFIXES).collect();
             place
                 .problems
                 .insert("more than 256 combinations of matchers delegate to the table");
         }
+        joined
+    }
+}
+
+impl Above {
+    /// Returns the place of one of the tables below.
+    fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Place {
+        let (mut place, parents) = (self.place.clone(), self.parents);
         let status = table.status().unwrap_or_default();
         let expected = status.num_parent_route_tables;
         if expected.is_some_and(|expected| usize::try_from(expected).is_ok_and(|it| it > parents)) {
@@ -175,6 +323,12 @@ impl Prefix {
     /// Appends the matcher of a delegating route.
     fn then(&self, matcher: Option<&HttpRequestMatcher>) -> Self {
         let path = self.path(matcher);
+        if path.text.len() > MOST_BYTES {
+            return Self {
+                is_known: false,
+                ..self.clone()
+            };
+        }
         Self {
             is_known: path.is_known && matches!(path.kind, "" | "prefix"),
             text: path.text,
@@ -228,28 +382,8 @@ fn text(uri: &StringMatch) -> Option<(&'static str, &str)> {
     texts.find_map(|(kind, text)| Some((kind, text.as_deref()?)))
 }
 
-/// Whether `route` delegates to `table`.
-fn delegates(route: &HttpRoute, table: &RouteTableDoc) -> bool {
-    let mut selectors = route
-        .delegate
-        .iter()
-        .flat_map(|action| &action.route_tables);
-    selectors.any(|selector| selects(selector, table))
-}
-
-/// Whether `selector` selects `table`. Its cluster and workspace are ignored: all tables are of one cluster, and their
-/// workspaces are unknown.
-fn selects(selector: &ObjectSelector, table: &RouteTableDoc) -> bool {
-    let key = table.key();
-    let is = |wanted: &str, name: &str| wanted.is_empty() || wanted == name;
-    is(&selector.name, &key.name)
-        && is(&selector.namespace, &key.namespace)
-        && has_all(table.labels(), &selector.labels)
-}
-
 #[cfg(test)]
 mod tests {
-    use gloo_types::ObjectKey;
     use serde_json::{Value, json};
 
     use super::*;
@@ -283,7 +417,8 @@ mod tests {
 
     /// Returns the hosts, the paths of the only route of the first table, and the problems. `?` marks unknown hosts and paths.
     fn shown(tables: &[RouteTableDoc]) -> String {
-        let delegation = Delegation::new(tables.iter());
+        let readable = readable(tables.iter());
+        let mut delegation = Delegation::new(&readable);
         let spec = tables[0].spec().unwrap();
         let place = delegation.place(&tables[0], &spec);
         let mark = |is_known| if is_known { "" } else { "?" };
@@ -401,6 +536,62 @@ mod tests {
     }
 
     #[test]
+    fn a_cycle_hides_neither_the_hosts_above_nor_those_of_the_table() {
+        let root = table("web", &["a.io"], json!([to("a", &["/r"])]));
+        let one = table("a", &[], json!([to("b", &["/a"])]));
+        let two = table("b", &[], json!([to("a", &["/b"]), to("c", &["/c"])]));
+        let below = table("c", &[], leaf(&[prefix("/x")]));
+        let own = table("c", &["c.io"], leaf(&[prefix("/x")]));
+        check(
+            &[below, one.clone(), root.clone(), two.clone()],
+            "a.io? | prefix /r/a/c/x | the delegation has a cycle",
+        );
+        check(
+            &[own, two, root, one],
+            "c.io | prefix /x | a table to which others delegate must not have hosts; the delegation has a cycle",
+        );
+    }
+
+    /// Otherwise the number of ways to the top, or the length of the chain, would be the limit.
+    #[test]
+    fn each_of_many_tables_is_placed_once() {
+        let below = |layer: usize| json!({"labels": {"layer": format!("{}", layer + 1)}});
+        let layered = |layer: usize, side: usize| {
+            let hosts: &[&str] = if layer == 0 { &["a.io"] } else { &[] };
+            let delegate = json!({"routeTables": [below(layer)]});
+            let http = json!([{"matchers": [{"uri": prefix(&format!("/{layer}"))}], "delegate": delegate}]);
+            let mut table = table(&format!("{layer}-{side}"), hosts, http).into_raw();
+            table["metadata"]["labels"] = json!({"layer": format!("{layer}")});
+            RouteTableDoc::from_value(table).unwrap()
+        };
+        let layers = (0..41).rev();
+        let path: String = (0..41).map(|layer| format!("/{layer}")).collect();
+        let tables: Vec<_> = layers
+            .flat_map(|layer| [layered(layer, 0), layered(layer, 1)])
+            .collect();
+        check(&tables, &format!("a.io | prefix {path} | "));
+        let link = |number: usize| {
+            let hosts: &[&str] = if number == 0 { &["a.io"] } else { &[] };
+            table(
+                &format!("{number}"),
+                hosts,
+                json!([to(&format!("{}", number + 1), &["/x"])]),
+            )
+        };
+        let chain: Vec<_> = (0..10_000).rev().map(link).collect();
+        let shown = shown(&chain);
+        assert!(
+            shown.starts_with("a.io | prefix? /x/x") && shown.len() < 5000,
+            "{shown}"
+        );
+        // In a cycle of this size the number of ways is limited.
+        let every = json!([{"delegate": {"routeTables": [{"namespace": "shop"}]}}]);
+        let every = |number: usize| table(&format!("{number}"), &[], every.clone());
+        let every: Vec<_> = (0..100).map(every).collect();
+        check(&every, "? |  | the delegation has a cycle");
+    }
+
+    #[test]
     fn the_status_of_a_table_reveals_an_unreadable_parent() {
         let mut child = table("api", &[], leaf(&[prefix("/x")])).raw().clone();
         child["status"] = json!({"numParentRouteTables": 2});
@@ -420,7 +611,8 @@ mod tests {
         let parent = table("web", &["a.io"], json!([to("api", &many)]));
         let uris: Vec<_> = many.iter().map(|text| prefix(text)).collect();
         let child = table("api", &[], leaf(&uris));
-        let delegation = Delegation::new([&child, &parent].into_iter());
+        let readable = readable([&child, &parent].into_iter());
+        let mut delegation = Delegation::new(&readable);
         let spec = child.spec().unwrap();
         let (paths, has_more) = delegation.place(&child, &spec).paths(&spec.http[0]);
         assert_eq!((paths.len(), has_more), (256, true));
