@@ -60,8 +60,8 @@ async fn execute(
     span.record("token", &token);
     let profile = profile.map(|Path(profile)| profile);
     span.record("profile", profile.as_deref().map(cut));
-    let _place = service.place(&token)?;
-    let mut memory = service.memory(&token)?;
+    let _place = service.place(&token).await?;
+    let mut memory = service.memory(&token);
     let body = read(body, &service, &mut memory).await?;
     let received = Received {
         profile,

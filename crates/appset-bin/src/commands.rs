@@ -125,7 +125,7 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) shutdown_delay: Duration,
 
-    /// The maximum number of concurrent calls, of which one token may have half.
+    /// The maximum number of concurrent calls, of which one of several tokens may have half.
     #[arg(long, env = "GLOO_APPSET_MAX_CONCURRENT", value_name = "NUMBER", default_value = "64", value_parser = number(1, 10_000))]
     pub(crate) max_concurrent: usize,
 
@@ -133,7 +133,7 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_MAX_ANSWER", value_name = "MIB", default_value = "16", value_parser = number(1, 1024))]
     pub(crate) max_answer: usize,
 
-    /// The memory in MiB for the bodies of requests and the answers in progress, of which one token may use half.
+    /// The memory in MiB for the bodies of requests and the answers in progress, of which one of several tokens may use half.
     #[arg(long, env = "GLOO_APPSET_MEMORY", value_name = "MIB", default_value = "96", value_parser = number(4, 65_536))]
     pub(crate) memory: usize,
 

@@ -276,6 +276,11 @@ impl Tokens {
         }
     }
 
+    /// Whether all tokens have this name.
+    pub(crate) fn is_only(&self, name: &str) -> bool {
+        self.0.iter().all(|(token, _)| token == name)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

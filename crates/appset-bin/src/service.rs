@@ -21,6 +21,8 @@ use crate::objects::Objects;
 use crate::registries::{Deadline, Registries};
 use crate::shares::{Share, Shares};
 
+/// How long a call waits for a place.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of a MiB.
 const MIB: usize = 1 << 20;
 /// The maximum size of a field of a log record that has a value of the request, in bytes.
@@ -162,28 +164,32 @@ impl Service {
         })
     }
 
-    /// Returns the place of one more call with this token.
-    pub(crate) fn place(&self, token: &str) -> Result<Share, Failure> {
-        let place = self.places.take(token, 1);
-        place.ok_or(Failure::Busy(self.places.most()))
+    /// Returns the place of one more call with this token. Most calls take milliseconds, so that it is worth to wait for one.
+    pub(crate) async fn place(&self, token: &str) -> Result<Share, Failure> {
+        let mut place = self.places.share(token, self.is_only(token));
+        match place.grow_within(1, PATIENCE).await {
+            true => Ok(place),
+            false => Err(Failure::Busy(self.places.most())),
+        }
+    }
+
+    /// Whether there is no other token.
+    fn is_only(&self, token: &str) -> bool {
+        let tokens = self.tokens.current();
+        tokens.is_some_and(|tokens| tokens.is_only(token))
     }
 
     /// Returns the memory of a call with this token, which is empty at first.
-    pub(crate) fn memory(&self, token: &str) -> Result<Share, Failure> {
-        let memory = self.memory.take(token, 0);
-        memory.ok_or_else(|| self.out_of_memory())
+    pub(crate) fn memory(&self, token: &str) -> Share {
+        self.memory.share(token, self.is_only(token))
     }
 
     /// Takes `bytes` more for a call.
     pub(crate) fn reserve(&self, memory: &mut Share, bytes: usize) -> Result<(), Failure> {
         match memory.grow(bytes) {
             true => Ok(()),
-            false => Err(self.out_of_memory()),
+            false => Err(Failure::Memory(self.memory.most() / MIB)),
         }
-    }
-
-    fn out_of_memory(&self) -> Failure {
-        Failure::Memory(self.memory.most() / MIB)
     }
 
     /// Answers a call.

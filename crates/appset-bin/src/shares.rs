@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// A resource of a limited amount.
 pub(crate) struct Shares {
     most: usize,
     held: Mutex<Held>,
+    freed: Notify,
 }
 
 #[derive(Default)]
@@ -19,6 +24,8 @@ struct Held {
 pub(crate) struct Share {
     shares: Arc<Shares>,
     token: String,
+    /// Whether there is no other token, which would need a share.
+    is_only: bool,
     amount: usize,
 }
 
@@ -27,6 +34,7 @@ impl Shares {
         Arc::new(Self {
             most,
             held: Mutex::default(),
+            freed: Notify::new(),
         })
     }
 
@@ -35,17 +43,17 @@ impl Shares {
         self.most
     }
 
-    /// Takes `amount` for a call with this token, if it is free for the token.
-    pub(crate) fn take(self: &Arc<Self>, token: &str, amount: usize) -> Option<Share> {
-        let mut share = Share {
+    /// Returns the empty share of a call with this token, which is the only one or one of several.
+    pub(crate) fn share(self: &Arc<Self>, token: &str, is_only: bool) -> Share {
+        Share {
             shares: Arc::clone(self),
             token: token.to_owned(),
+            is_only,
             amount: 0,
-        };
-        share.grow(amount).then_some(share)
+        }
     }
 
-    /// Whether a token that would hold `own` of `all` stays within its share.
+    /// Whether one of several tokens that would hold `own` of `all` stays within its share.
     ///
     /// One token gets at most half. The last quarter is for tokens that hold little, so that a token can hold only a quarter while
     /// others need the rest.
@@ -68,7 +76,10 @@ impl Share {
         let own = held.by_token.get(&self.token).copied();
         let own = own.unwrap_or_default().saturating_add(amount);
         let all = held.all.saturating_add(amount);
-        let is_free = self.shares.allows(own, all);
+        let is_free = match self.is_only {
+            true => all <= self.shares.most,
+            false => self.shares.allows(own, all),
+        };
         if is_free {
             held.all = all;
             held.by_token.insert(self.token.clone(), own);
@@ -78,8 +89,32 @@ impl Share {
     }
 }
 
+impl Share {
+    /// Takes `amount` more, and waits this long until it is free for the token. Returns whether it was.
+    pub(crate) async fn grow_within(&mut self, amount: usize, patience: Duration) -> bool {
+        let shares = Arc::clone(&self.shares);
+        let grown = async {
+            loop {
+                let freed = shares.freed.notified();
+                if self.grow(amount) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        timeout(patience, grown).await.is_ok()
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
+        self.give_back();
+        self.shares.freed.notify_waiters();
+    }
+}
+
+impl Share {
+    fn give_back(&self) {
         let mut held = self.shares.lock();
         held.all = held.all.saturating_sub(self.amount);
         if let Some(own) = held.by_token.get_mut(&self.token) {
@@ -102,9 +137,9 @@ mod tests {
         let mut taken = Vec::new();
         let mut got = String::new();
         for token in tokens.chars() {
-            let share = shares.take(&token.to_string(), 1);
-            got.push(if share.is_some() { token } else { '-' });
-            taken.extend(share);
+            let mut share = shares.share(&token.to_string(), false);
+            got.push(if share.grow(1) { token } else { '-' });
+            taken.push(share);
         }
         assert_eq!(got, expect, "{tokens} of {most}");
         drop(taken);
@@ -123,14 +158,26 @@ mod tests {
     }
 
     #[test]
-    fn a_share_grows_and_goes_back_as_a_whole() {
+    fn the_only_token_gets_all() {
+        let shares = Shares::new(3);
+        let mut only = shares.share("a", true);
+        assert!(only.grow(3) && !only.grow(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_share_grows_when_another_goes_back() {
         let shares = Shares::new(100);
-        let mut a = shares.take("a", 10).unwrap();
-        assert!(a.grow(40) && !a.grow(1));
-        assert!(shares.take("a", 1).is_none());
-        assert!(shares.take("b", 25).is_some());
-        assert!(shares.take("b", usize::MAX).is_none());
-        drop(a);
-        assert!(shares.take("a", 50).is_some());
+        let mut a = shares.share("a", false);
+        assert!(a.grow(10) && a.grow(40) && !a.grow(1));
+        let mut b = shares.share("b", false);
+        assert!(b.grow(25) && !b.grow(usize::MAX));
+        let mut more = shares.share("a", false);
+        let patience = Duration::from_secs(1);
+        assert!(!more.grow_within(50, patience).await);
+        let (grown, ()) = tokio::join!(more.grow_within(50, patience), async {
+            tokio::time::sleep(patience / 2).await;
+            drop(a);
+        });
+        assert!(grown);
     }
 }

@@ -138,12 +138,12 @@ pub enum Failure {
     AnswerTooLarge(usize),
     /// This number of calls is the limit.
     #[error(
-        "{0} calls are the limit, of which one token may have half: try again, or raise --max-concurrent"
+        "{0} calls are the limit, of which one of several tokens may have half: try again, or raise --max-concurrent"
     )]
     Busy(usize),
     /// The bodies and answers in progress use this number of MiB, which is the limit.
     #[error(
-        "the requests and answers in progress may use {0} MiB, of which one token may have half: try again, or raise --memory"
+        "the requests and answers in progress may use {0} MiB, of which one of several tokens may have half: try again, or raise --memory"
     )]
     Memory(usize),
     /// The generator has a bug.

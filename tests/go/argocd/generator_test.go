@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -116,6 +117,50 @@ func (g *generator) admit(t testing.TB, name, token string) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(g.tokens, name), token+"\n")
+	g.reload(t)
+}
+
+// configure changes the configuration.
+func (g *generator) configure(t testing.TB, config string) {
+	t.Helper()
+	write(t, g.config, config)
+	g.reload(t)
+}
+
+// reload waits until the generator has read all files again, if it runs.
+func (g *generator) reload(t testing.TB) {
+	t.Helper()
+	if g.process == nil {
+		return
+	}
+	// A reload that was going on may have read a file before the change.
+	for range 2 {
+		before := g.reloads(t)
+		if err := g.process.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the files are read", func() bool { return g.reloads(t) > before })
+	}
+}
+
+func (g *generator) reloads(t testing.TB) int {
+	t.Helper()
+	response, err := http.Get(g.ops + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\ngloo_appset_reloads_total ")
+	count, _, _ := strings.Cut(rest, "\n")
+	reloads, err := strconv.Atoi(count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reloads
 }
 
 // terminate sends SIGTERM, like Kubernetes.

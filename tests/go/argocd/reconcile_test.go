@@ -101,7 +101,7 @@ func emptyOnPurpose(t *testing.T) {
 	g := start(t, hello)
 	a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(`{source: hello, onEmpty: allow}`), "{{.key1}}", ""))
 	a.passes(t, "val1", "val2")
-	write(t, g.config, emptied)
+	g.configure(t, emptied)
 	// Plugin generators have this hazard: an empty answer deletes all Applications.
 	a.passes(t)
 	a.isHealthy(t)
@@ -114,7 +114,7 @@ func emptyByMistake(t *testing.T) {
 		g := start(t, hello)
 		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", ""))
 		a.passes(t, "val1", "val2")
-		write(t, g.config, emptied)
+		g.configure(t, emptied)
 		a.passes(t, "val1", "val2")
 		a.hasFailed(t, "API error with status code 409: ", "hello")
 	}
@@ -275,7 +275,7 @@ func duplicateNames(t *testing.T) {
 
 	// The generator rejects a configuration with two equal sets.
 	g := start(t, hello)
-	write(t, g.config, "static:\n  hello: {sets: [{key1: a}, {key1: a}]}\n")
+	g.configure(t, "static:\n  hello: {sets: [{key1: a}, {key1: a}]}\n")
 	if sets, err := g.list(t, ""); err != nil || !reflect.DeepEqual(sets, helloSets) {
 		t.Errorf("listed %v, %v, want the sets of the previous configuration", sets, err)
 	}

@@ -78,7 +78,7 @@ func refreshedSet(t *testing.T) {
 		t.Error("nothing has changed, and the set is annotated")
 	}
 
-	write(t, g.config, "static:\n  hello: {sets: [{key1: val3}]}\n"+refresh)
+	g.configure(t, "static:\n  hello: {sets: [{key1: val3}]}\n"+refresh)
 	eventually(t, "the set is annotated", func() bool { return a.isToRefresh(t) })
 	a.passes(t, "val3")
 	a.isHealthy(t)
@@ -87,8 +87,8 @@ func refreshedSet(t *testing.T) {
 	}
 
 	// An answer that has become an error would be no reason.
-	write(t, g.config, "static:\n  hello: {sets: []}\n"+refresh)
-	write(t, g.config, "static:\n  hello: {sets: [{key1: val4}]}\n"+refresh)
+	g.configure(t, "static:\n  hello: {sets: []}\n"+refresh)
+	g.configure(t, "static:\n  hello: {sets: [{key1: val4}]}\n"+refresh)
 	eventually(t, "the set is annotated again", func() bool { return a.isToRefresh(t) })
 	a.passes(t, "val4")
 }

@@ -213,6 +213,7 @@ func rotatedToken(t *testing.T) {
 	if err := os.Remove(filepath.Join(g.tokens, "argocd")); err != nil {
 		t.Fatal(err)
 	}
+	g.reload(t)
 	if !lists("new") || lists(token) {
 		t.Error("want the new token only")
 	}
