@@ -110,13 +110,15 @@ func emptyOnPurpose(t *testing.T) {
 func emptyByMistake(t *testing.T) {
 	misspeltSelector(t)
 	unseenCluster(t)
-	for _, parameters := range []string{`{source: hello}`, `{source: hello, onEmpty: error}`, `{source: hello, minItems: 2}`} {
+	for _, set := range []struct{ parameters, word string }{
+		{`{source: hello}`, "hello"}, {`{source: hello, onEmpty: error}`, "hello"}, {`{source: hello, minItems: 2}`, "minItems"},
+	} {
 		g := start(t, hello)
-		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", ""))
+		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(set.parameters), "{{.key1}}", ""))
 		a.passes(t, "val1", "val2")
 		g.configure(t, emptied)
 		a.passes(t, "val1", "val2")
-		a.hasFailed(t, "API error with status code 409: ", "hello")
+		a.hasFailed(t, "API error with status code 409: ", set.word)
 	}
 }
 
