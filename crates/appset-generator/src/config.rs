@@ -154,10 +154,10 @@ impl Config {
         let sources = self.static_sources();
         let shrunk = sources.filter_map(|(name, source)| {
             let before = source.sets.len();
-            let mut others = next.static_sources();
-            let after = others
-                .find(|(other, _)| *other == name)
-                .map(|(_, other)| other.sets.len());
+            let after = match next.sources.get(name) {
+                Some(Source::Static(other)) => Some(other.sets.len()),
+                _ => None,
+            };
             (after.unwrap_or_default() * 2 < before).then(|| Warning::Shrunk {
                 source_name: name.to_owned(),
                 before,
