@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! serve, connection: connections, TLS, drain
-//!   -> api: one call, bounded and logged
+//!   -> api, shares, compute: one call, bounded and logged; what one token may hold; work on the processors
 //!     -> appset_generator: resolve the request to a query
 //!     -> registries, objects: look up what the query needs
 //!     -> appset_generator: compute the answer
