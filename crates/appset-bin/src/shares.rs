@@ -87,9 +87,7 @@ impl Share {
         }
         is_free
     }
-}
 
-impl Share {
     /// Takes `amount` more, and waits this long until it is free for the token. Returns whether it was.
     pub(crate) async fn grow_within(&mut self, amount: usize, patience: Duration) -> bool {
         let shares = Arc::clone(&self.shares);
@@ -108,13 +106,6 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.give_back();
-        self.shares.freed.notify_waiters();
-    }
-}
-
-impl Share {
-    fn give_back(&self) {
         let mut held = self.shares.lock();
         held.all = held.all.saturating_sub(self.amount);
         if let Some(own) = held.by_token.get_mut(&self.token) {
@@ -123,6 +114,8 @@ impl Share {
                 held.by_token.remove(&self.token);
             }
         }
+        drop(held);
+        self.shares.freed.notify_waiters();
     }
 }
 
