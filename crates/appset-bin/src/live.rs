@@ -161,11 +161,37 @@ fn server_config(cert: &[u8], key: &[u8]) -> anyhow::Result<ServerConfig> {
     Ok(config)
 }
 
-/// The place of the tokens, which may be rotated without a restart.
+/// A value of which nothing is in use while it cannot be read: credentials may have been revoked.
+pub(crate) struct Fresh<T>(watch::Sender<Result<Arc<T>, String>>);
+
+impl<T> Fresh<T> {
+    /// Makes the value before the first read.
+    pub(crate) fn unread() -> Self {
+        Self(watch::Sender::new(Err(String::new())))
+    }
+
+    /// Publishes what was read. A problem is logged when it is new.
+    pub(crate) fn publish(&self, read: Result<T, String>) {
+        self.0.send_modify(|current| {
+            if let Err(problem) = &read
+                && current.as_ref().err() != Some(problem)
+            {
+                tracing::error!("{problem}");
+            }
+            *current = read.map(Arc::new);
+        });
+    }
+
+    /// Returns the value, if it can be read.
+    pub(crate) fn current(&self) -> Option<Arc<T>> {
+        self.0.borrow().as_ref().ok().map(Arc::clone)
+    }
+}
+
+/// The tokens, which may be rotated without a restart.
 pub(crate) struct LiveTokens {
     place: TokenPlace,
-    /// `None` if they cannot be read. Every call is then refused, because a token may have been revoked.
-    published: watch::Sender<Option<Arc<Tokens>>>,
+    tokens: Fresh<Tokens>,
 }
 
 /// Where the tokens are.
@@ -195,8 +221,8 @@ impl LiveTokens {
             ),
             _ => {}
         }
-        let published = watch::Sender::new(None);
-        let tokens = Self { place, published };
+        let tokens = Fresh::unread();
+        let tokens = Self { place, tokens };
         tokens.reload();
         if tokens.current().is_some_and(|it| it.is_empty()) {
             let path = tokens.place.shown();
@@ -215,19 +241,16 @@ impl LiveTokens {
             TokenPlace::File(file) => Tokens::in_file(file),
             TokenPlace::Nowhere => return,
         };
-        let is_first_failure = self.published.borrow().is_some();
-        if let Err(error) = &read
-            && is_first_failure
-        {
+        let problem = |error| {
             let path = self.place.shown();
-            tracing::error!(path, %error, "the tokens cannot be read");
-        }
-        self.published.send_replace(read.ok().map(Arc::new));
+            format!("the tokens in {path} cannot be read: {error}")
+        };
+        self.tokens.publish(read.map_err(problem));
     }
 
     /// Returns the tokens, if they can be read.
     pub(crate) fn current(&self) -> Option<Arc<Tokens>> {
-        self.published.borrow().clone()
+        self.tokens.current()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{
@@ -10,9 +9,9 @@ use appset_generator::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use moka::future::Cache;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::live::Fresh;
 use crate::metrics::RegistryMetrics;
 use crate::registries::access::{Accesses, ImageClient, Stop};
 use crate::registries::lookup::{Children, Lookup};
@@ -52,8 +51,7 @@ pub(crate) struct Registries {
     failed: TtlCache<Key, Failure>,
     seen: TtlCache<Reference, (Digest, Instant)>,
     metrics: RegistryMetrics,
-    /// The credentials, or why they cannot be used.
-    keychain: watch::Sender<Result<Arc<Keychain>, String>>,
+    keychain: Fresh<Keychain>,
 }
 
 /// An image, and the credentials with which it is looked up.
@@ -76,23 +74,13 @@ impl Registries {
             failed: TtlCache::new(),
             seen: TtlCache::new(),
             metrics,
-            keychain: watch::Sender::new(Ok(Arc::default())),
+            keychain: Fresh::unread(),
         }
     }
 
     /// Reads the files with credentials. The credentials of some registries are short-lived.
     pub(crate) fn reload(&self, files: &[PathBuf]) {
-        let read = keychain(files).map(Arc::new);
-        self.keychain.send_if_modified(|current| {
-            let is_same = *current == read;
-            if let Err(problem) = &read
-                && !is_same
-            {
-                tracing::error!("{problem}");
-            }
-            *current = read;
-            !is_same
-        });
+        self.keychain.publish(keychain(files));
     }
 
     /// Returns the digests of the images that exist, by the names in the query.
@@ -102,8 +90,7 @@ impl Registries {
         source: &ImageDigests,
         deadline: Deadline,
     ) -> Result<BTreeMap<String, Found>, Failure> {
-        let keychain = self.keychain.borrow().clone();
-        let keychain = keychain.map_err(|_| {
+        let keychain = self.keychain.current().ok_or_else(|| {
             let what = "dockerConfig cannot be used: see the generator's log";
             Failure::Upstream(what.to_owned())
         })?;

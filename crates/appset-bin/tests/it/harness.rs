@@ -92,6 +92,13 @@ impl Generator {
         Self::spawn(dir, &[], config, &[&flag])
     }
 
+    /// Starts the generator with a directory of tokens that does not exist.
+    pub(crate) fn start_in_missing_tokens(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let flag = format!("--tokens-dir={}", dir.path().join("tokens").display());
+        Self::spawn(dir, &[], config, &[&flag])
+    }
+
     fn spawn(dir: TempDir, environment: &[(&str, &str)], config: &str, flags: &[&str]) -> Self {
         let config_file = dir.path().join("config.yaml");
         fs::write(&config_file, config).unwrap();

@@ -253,12 +253,33 @@ fn probes_and_metrics_are_served() {
     }
     fs::remove_dir_all(generator.dir().join("tokens")).unwrap();
     generator.reload();
+    generator.reload();
     assert_eq!(generator.ops("/readyz").status, 503);
     refused(
         &generator.post("", Some("strong-password"), ""),
         503,
         "not_ready",
     );
+    let log = generator.stop();
+    assert_eq!(
+        log.iter().filter(|it| is_unreadable(it)).count(),
+        1,
+        "{log:?}"
+    );
+}
+
+#[test]
+fn tokens_that_were_never_readable_are_in_the_log() {
+    let generator = Generator::start_in_missing_tokens("static: {hello: {sets: [{a: 1}]}}");
+    refused(&generator.post("", Some("t"), ""), 503, "not_ready");
+    let log = generator.stop();
+    assert!(log.iter().any(is_unreadable), "{log:?}");
+}
+
+/// Whether a log record says that the tokens cannot be read.
+fn is_unreadable(record: &Value) -> bool {
+    let message = record["message"].as_str().unwrap_or_default();
+    message.starts_with("the tokens in ") && message.contains("cannot be read")
 }
 
 #[test]
