@@ -1,4 +1,4 @@
-//! A RouteTable, a plugin block and the calls of a controller, in the format of the scenarios of `plugin-bin`. The calls go
+//! A RouteTable, a plugin block and the calls of a controller, in the format of the scenarios of `gloo-router`. The calls go
 //! directly to the planner. The expectations of a scenario are ignored; the target checks what holds for every table.
 
 #![no_main]

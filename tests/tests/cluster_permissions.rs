@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use kube::Api;
 use kube::api::DynamicObject;
-use plugin_bin::{Permission, permissions};
+use plugin_commands::{Permission, permissions};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

@@ -1,4 +1,4 @@
-//! The scenarios of `crates/plugin-bin/tests/scenarios`, with a real API server and the permissions of the plugin.
+//! The scenarios of `crates/gloo-router/tests/scenarios`, with a real API server and the permissions of the plugin.
 //!
 //! They run one at a time, because all use the same namespaces.
 
@@ -133,7 +133,8 @@ async fn an_error_names_the_missing_permission_to_patch(
 }
 
 fn main() -> Result<ExitCode> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/plugin-bin/tests/scenarios");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/gloo-router/tests/scenarios");
     let serial = Arc::new(Mutex::new(()));
     Suite::run(None, |suite| {
         let mut trials = Vec::new();

@@ -63,7 +63,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "route_table_plan",
         dictionary: "document",
-        seeds: &["crates/plugin-bin/tests/scenarios"],
+        seeds: &["crates/gloo-router/tests/scenarios"],
         max_len: 4096,
     },
     Target {

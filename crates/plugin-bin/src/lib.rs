@@ -3,22 +3,15 @@
 //!
 //! Decisions are in `route-planner`, access to the cluster in `route-store`, and the protocol in `rollouts-rpc`.
 
-mod background;
-mod collect;
-mod commands;
-mod error;
-mod fights;
-mod flags;
-mod from_rpc;
 mod metrics;
-mod report;
 mod reporter;
-mod router;
-mod standing;
 
 use std::{process::ExitCode, sync::Arc};
 
-use futures::future::{join, join4};
+use futures::future::join;
+use gloo_router::background::between_calls;
+use gloo_router::{GlooRouter, rollout_keeper, table_keeper};
+use plugin_commands::{CommandLine, Flags, HINT, Protocol};
 use rollouts_rpc::{
     PluginEnv, Router, ServeConfig, announce_on_stdout,
     goplugin::{
@@ -31,27 +24,8 @@ use route_store::{
     CachedRouteStore, Clusters, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
 };
 
-use background::leadership::LeaseFence;
-pub use commands::{AbortDelay, CommandLine, ControllerRelease, Permission, permissions};
-pub use error::{Failure, Failures, ShiftError};
-use flags::Protocol;
-pub use flags::{Flags, LogLevel};
-pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
 use reporter::{Events, Reporter};
-pub use route_planner::DEFAULT_PLUGIN_NAMES;
-pub use router::GlooRouter;
-
-/// The package's version. In a release also the commit that it was built from, which `cargo xtask dist` sets at compile time.
-pub(crate) const VERSION: &str = match option_env!("RELEASE_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
-
-/// The User-Agent of each request.
-pub(crate) fn user_agent() -> String {
-    route_store::user_agent(env!("CARGO_PKG_NAME"), VERSION)
-}
 
 /// Stack size of a worker thread. Without optimisation, the future of a call is large.
 const THREAD_STACK: usize = 16 << 20;
@@ -59,10 +33,7 @@ const THREAD_STACK: usize = 16 << 20;
 /// Runs the command that the command line names, or serves the controller that started this process.
 #[must_use]
 pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
-    match &line.command {
-        Some(command) => commands::run(command),
-        None => run_plugin(&line.flags, env),
-    }
+    line.run(|flags| run_plugin(flags, env))
 }
 
 /// Serves the controller until it sends Quit or disconnects.
@@ -78,7 +49,7 @@ fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
         {
             eprintln!("{error}");
             if matches!(error, HandshakeError::NotStartedByHost(_)) {
-                eprintln!("\n{}", commands::HINT);
+                eprintln!("\n{HINT}");
             }
         }
         return ExitCode::FAILURE;
@@ -116,30 +87,17 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
             );
             let cached = Arc::new(CachedRouteStore::new(
                 clusters.clone(),
-                router::table_keeper(policy.clone()),
-                router::rollout_keeper(policy.clone()),
+                table_keeper(policy.clone()),
+                rollout_keeper(policy.clone()),
                 policy.route_table_namespaces.clone(),
             ));
             export_watches(&metrics, &cached);
             let reporter = Arc::new(Reporter::new(metrics.clone(), events));
             let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter.clone());
             let router = configured(router, flags);
-            let (settings, timeout) = (flags.background_settings(), flags.request_timeout());
-            let fence = LeaseFence::new(
-                clusters.local.clone(),
-                Controller::of_this_process(),
-                timeout,
-            );
-            let mut fence = fence.with_observer(reporter.clone());
-            let shared = router.clone();
+            let settings = flags.background_settings();
+            let shared = Arc::clone(&router);
             let background = async move {
-                let _stop_watches = StopWatchesOnDrop(cached.clone());
-                let work = async {
-                    fence
-                        .read_holder(shared.background().instance().await)
-                        .await;
-                    background::run(settings, &shared, cached.clone(), fence, reporter).await;
-                };
                 let posting = async {
                     let posting = rollout_events.post_to(&*clusters.local);
                     match table_events {
@@ -149,7 +107,8 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                         None => posting.await,
                     }
                 };
-                join4(posting, cached.run(), shared.maintain(), work).await;
+                let controller = Controller::of_this_process();
+                join(posting, between_calls(shared, settings, controller)).await;
             };
             serve_router(flags, env, router, metrics, background)
         }
@@ -177,15 +136,6 @@ fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<
         .with_call_timeout(flags.call_timeout)
         .with_promotion_guard(flags.has_promotion_guard());
     Arc::new(router)
-}
-
-/// Stops the watches of a store when it is dropped.
-struct StopWatchesOnDrop(Arc<CachedRouteStore>);
-
-impl Drop for StopWatchesOnDrop {
-    fn drop(&mut self) {
-        self.0.follow_nothing();
-    }
 }
 
 /// Exports the state of the watch of each kind as metrics.
@@ -219,7 +169,7 @@ fn serve_router<S: Store>(
         .build()?;
     {
         let _entered = runtime.enter();
-        router.background().spawn(background);
+        router.spawn(background);
     }
     let router = Metered::new(router, metrics.clone());
     if let Some(address) = flags.metrics_address {

@@ -4,7 +4,7 @@ use std::{env, process::ExitCode};
 
 use clap::Parser as _;
 use dlmalloc::GlobalDlmalloc;
-use plugin_bin::CommandLine;
+use plugin_commands::CommandLine;
 use rollouts_rpc::PluginEnv;
 
 /// Replaces the allocator of musl, which takes half of the time of a pass that changes nothing.

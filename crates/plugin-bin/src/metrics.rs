@@ -181,7 +181,7 @@ impl Metrics {
         let mut register = Register(registry.sub_registry_with_prefix("gloo_router"));
         register.0.register_collector(Box::new(watches.clone()));
         let version = VersionLabels {
-            version: crate::VERSION,
+            version: plugin_commands::VERSION,
         };
         let build_info: Family<VersionLabels, Gauge> =
             register.add("build_info", "Always 1; the label has the version");

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use gloo_router::report::{About, HoldEnd, Observer, Reason, RepairOutcome, Report};
 use gloo_types::RouteTable;
 use rollouts_rpc::Rollout;
-use route_store::event_sink::{Event, EventObject, EventSink, Severity};
+use route_store::event_sink::{Event, EventObject, EventSink};
 use tracing::{info, warn};
 
-use crate::metrics::Metrics;
-use crate::report::{About, HoldEnd, Observer, RepairOutcome, Report};
+use crate::metrics::{Metrics, calls};
 
 /// Counts reports, and posts those that users have to know about.
 pub(crate) struct Reporter {
@@ -106,6 +106,9 @@ impl Observer for Reporter {
             Report::RolloutsBehind(lack, count) => metrics.behind(lack.as_str(), *count),
             Report::Holds(count) => metrics.holds(*count),
             Report::Leads(leads) => metrics.leads(*leads),
+            Report::Deferred => calls::deferred(),
+            Report::Confirming => calls::confirming(),
+            other => info!("{other}"),
         }
     }
 }
@@ -116,88 +119,6 @@ fn of_rollout(about: &About) -> EventObject {
 
 fn of_table(about: &About) -> EventObject {
     EventObject::new::<RouteTable>(about.key.clone(), &about.uid)
-}
-
-/// The `reason` of an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
-    /// A change that moved traffic was repaired.
-    TrafficDriftRepaired,
-    /// Another writer repeatedly changes the weights.
-    TrafficDriftFight,
-    /// A header or mirror route could not be set or removed. The controller reports errors of SetWeight only.
-    ManagedRoutesError,
-    /// Gloo rejects the table.
-    GlooRejected,
-    /// The stable Service does not lead to the promoted Pods yet.
-    PromotionHeld,
-    /// The stable Service leads to the promoted Pods, or traffic could not stay on the canary Service.
-    PromotionReleased,
-    /// A promotion is held for longer than `timeout`.
-    PromotionGuardTimeout,
-    /// A table has parts of a Rollout that was deleted or no longer uses the plugin.
-    OrphanedTraffic,
-    /// Such parts were removed from a table.
-    TrafficRestored,
-    /// The annotation of a table cannot be read.
-    UnreadableRecord,
-    /// The last weight is not in force or not accepted, or changes of a table are not seen.
-    TrafficBehind,
-    /// An entry of the plugin block selects no route.
-    NothingSelected,
-}
-
-impl Reason {
-    /// All reasons.
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 12] = [
-        Self::TrafficDriftRepaired,
-        Self::TrafficDriftFight,
-        Self::ManagedRoutesError,
-        Self::GlooRejected,
-        Self::PromotionHeld,
-        Self::PromotionReleased,
-        Self::PromotionGuardTimeout,
-        Self::OrphanedTraffic,
-        Self::TrafficRestored,
-        Self::UnreadableRecord,
-        Self::TrafficBehind,
-        Self::NothingSelected,
-    ];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::TrafficDriftRepaired => "TrafficDriftRepaired",
-            Self::TrafficDriftFight => "TrafficDriftFight",
-            Self::ManagedRoutesError => "ManagedRoutesError",
-            Self::GlooRejected => "GlooRejected",
-            Self::PromotionHeld => "PromotionHeld",
-            Self::PromotionReleased => "PromotionReleased",
-            Self::PromotionGuardTimeout => "PromotionGuardTimeout",
-            Self::OrphanedTraffic => "OrphanedTraffic",
-            Self::TrafficRestored => "TrafficRestored",
-            Self::UnreadableRecord => "UnreadableRecord",
-            Self::TrafficBehind => "TrafficBehind",
-            Self::NothingSelected => "NothingSelected",
-        }
-    }
-
-    const fn severity(self) -> Severity {
-        match self {
-            Self::TrafficDriftRepaired
-            | Self::PromotionHeld
-            | Self::PromotionReleased
-            | Self::TrafficRestored => Severity::Normal,
-            Self::TrafficDriftFight
-            | Self::PromotionGuardTimeout
-            | Self::ManagedRoutesError
-            | Self::GlooRejected
-            | Self::OrphanedTraffic
-            | Self::UnreadableRecord
-            | Self::TrafficBehind
-            | Self::NothingSelected => Severity::Warning,
-        }
-    }
 }
 
 /// Posts Events. By default there is no cluster to post them to.
@@ -249,7 +170,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::report::Orphanage;
+    use gloo_router::report::Orphanage;
 
     /// Records Events as cluster, object, type and reason.
     #[derive(Clone, Default)]

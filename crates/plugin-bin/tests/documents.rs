@@ -9,8 +9,8 @@
 
 use clap::CommandFactory as _;
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
-use plugin_bin::{CommandLine, DEFAULT_PLUGIN_NAMES};
-use route_planner::PluginConfig;
+use plugin_commands::CommandLine;
+use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::{Value, json};
 
 const README: &str = include_str!("../../../README.md");

@@ -12,7 +12,7 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use clap::CommandFactory as _;
-use plugin_bin::CommandLine;
+use plugin_commands::CommandLine;
 use route_planner::keys::{BLOCK, Key, Shape};
 
 #[test]
@@ -60,7 +60,7 @@ fn replace(page: &str, part: &str, text: &str) -> String {
 /// Returns a table of the permissions that the plugin uses, with a row for those that one feature needs of a resource.
 fn permissions() -> String {
     let mut text = "| permission | without it |\n|---|---|\n".to_owned();
-    let permissions = plugin_bin::permissions();
+    let permissions = plugin_commands::permissions();
     let rows = permissions
         .chunk_by(|a, b| (a.group, a.resource, a.without) == (b.group, b.resource, b.without));
     for row in rows {

@@ -3,9 +3,9 @@
 //! A scenario creates RouteTables, calls the plugin as the controller does, edits the tables as their owners do, and lists
 //! the expected tables after each call. A new case is a new file and needs no Rust.
 //!
-//! Every file of `crates/plugin-bin/tests/scenarios` is played over a store in memory (`tests/scenarios.rs` beside it) and
+//! Every file of `crates/gloo-router/tests/scenarios` is played over a store in memory (`tests/scenarios.rs` beside it) and
 //! over a real API server (`tests/tests/cluster_scenarios.rs`). The calls go through a connection of the plugin protocol into
-//! a [`GlooRouter`](plugin_bin::GlooRouter), which works on the store of a [`Place`].
+//! a [`GlooRouter`](gloo_router::GlooRouter), which works on the store of a [`Place`].
 //!
 //! # Example
 //!

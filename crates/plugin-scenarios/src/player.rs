@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use gloo_router::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use gloo_types::ObjectKey;
-use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use gloo_router::DEFAULT_PLUGIN_NAMES;
 use gloo_types::{ObjectKey, Resource as _, RouteTable};
 use json_patch::{Patch, merge};
-use plugin_bin::DEFAULT_PLUGIN_NAMES;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

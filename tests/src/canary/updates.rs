@@ -1,7 +1,7 @@
 //! The steps of the Rollout that [`Canary::deploy`] creates, the expected splits, and tests of every release of the controller.
 
 use anyhow::{Error, Result, bail, ensure};
-use plugin_bin::{AbortDelay, ControllerRelease};
+use plugin_commands::{AbortDelay, ControllerRelease};
 use serde_json::json;
 
 use crate::{AbortEnd, Canary, Cluster, Release, apply, run};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use gloo_router::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use gloo_types::ObjectKey;
-use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter as _, Verification,

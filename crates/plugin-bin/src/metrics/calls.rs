@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gloo_router::from_rpc;
 use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::{
@@ -12,7 +13,6 @@ use rollouts_rpc::{
 use tokio::time::Instant;
 
 use super::{CallLabels, MethodLabels, Metrics, PassLabels};
-use crate::from_rpc;
 
 /// Rollouts with state of an unfinished pass. The controller works on few at a time, but may not finish a pass.
 const MOST: usize = 10_000;

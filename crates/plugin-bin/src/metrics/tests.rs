@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
+use gloo_router::report::Lack;
+use gloo_router::report::Reason;
 use http::{Method, StatusCode};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::{
@@ -12,8 +14,6 @@ use route_store::{ScopeStatus, with_context};
 use serde_json::json;
 
 use super::*;
-use crate::report::Lack;
-use crate::reporter::Reason;
 
 /// A router with set answers, which may write during a call.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The planner from outside: configuration, refusals, warnings, observations, patches, policies and properties.
 //!
-//! How a table changes during a rollout is tested by the scenarios of `plugin-bin`.
+//! How a table changes during a rollout is tested by the scenarios of `gloo-router`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

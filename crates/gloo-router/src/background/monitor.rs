@@ -1,0 +1,185 @@
+//! Reports Rollouts whose last weight has not been in force, or not been accepted by Gloo, for a minute, and those whose drift
+//! is not seen.
+//!
+//! Only Rollouts with a standing intent or with marks in a table are compared, and only after a change of the table, so a
+//! cluster at rest costs nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_types::ObjectKey;
+use route_store::{Priority, RequestContext, Store, with_context};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::debug;
+
+use super::Watched;
+use crate::collect::{Marked, Part};
+use crate::report::{About, Behind, Lack, Report};
+use crate::router::GlooRouter;
+use crate::standing::Standing;
+
+/// Pause between two comparisons.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// How long a table may be behind before it is reported. The controller repeats a failed call within seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Deadline of the read of a Rollout.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Compares the tables of Rollouts with their last weights.
+pub(crate) struct Monitor<S, W> {
+    pub(crate) router: Arc<GlooRouter<S>>,
+    pub(crate) watched: Arc<W>,
+}
+
+/// Since when a Rollout is behind, and whether that was reported.
+struct Since {
+    at: Instant,
+    is_reported: bool,
+}
+
+/// The last comparison of a table: valid for this version of the table and this intent.
+struct Compared {
+    version: Option<String>,
+    standing: Standing,
+    behind: Option<Behind>,
+}
+
+impl<S: Store, W: Watched> Monitor<S, W> {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(self) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut since: BTreeMap<(ObjectKey, Lack), Since> = BTreeMap::new();
+        let mut compared = HashMap::new();
+        loop {
+            ticks.tick().await;
+            let behind = self.all_behind(&mut compared).await;
+            since.retain(|rollout_and_lack, since| {
+                let is_left = behind.contains_key(rollout_and_lack);
+                if !is_left && since.is_reported {
+                    let (rollout, lack) = rollout_and_lack.clone();
+                    self.router
+                        .observer()
+                        .observe(&Report::CaughtUp { rollout, lack });
+                }
+                is_left
+            });
+            let now = Instant::now();
+            for ((rollout, lack), reason) in behind {
+                let key = (rollout.clone(), lack);
+                let since = since.entry(key).or_insert(Since {
+                    at: now,
+                    is_reported: false,
+                });
+                if !since.is_reported && now >= since.at + PATIENCE {
+                    since.is_reported = true;
+                    let standing = self.router.background().standing().of(&rollout).cloned();
+                    let uid = standing.map(|it| it.uid().to_owned()).unwrap_or_default();
+                    let rollout = About { key: rollout, uid };
+                    let behind = Behind { lack, reason };
+                    self.router
+                        .observer()
+                        .observe(&Report::Behind { rollout, behind });
+                }
+            }
+            for lack in Lack::ALL {
+                let of_this = since.iter().filter(|((_, it), _)| *it == lack);
+                let count = of_this.filter(|(_, since)| since.is_reported).count();
+                self.router
+                    .observer()
+                    .observe(&Report::RolloutsBehind(lack, count));
+            }
+        }
+    }
+
+    /// Returns the Rollouts whose tables are behind now, and the first reason of each.
+    async fn all_behind(
+        &self,
+        compared: &mut HashMap<Part, Compared>,
+    ) -> BTreeMap<(ObjectKey, Lack), String> {
+        let parts = self.parts();
+        compared.retain(|part, _| parts.contains(part));
+        let mut all = BTreeMap::new();
+        for part in parts {
+            if let Some(reason) = self.watched.unseen(&part.table) {
+                let key = (part.rollout.clone(), Lack::Watch);
+                all.entry(key).or_insert(reason);
+            }
+            if let Some(Behind { lack, reason }) = self.behind(&part, compared).await {
+                all.entry((part.rollout, lack)).or_insert(reason);
+            }
+        }
+        all
+    }
+
+    /// Returns the tables to compare, with each Rollout that has an intent or marks in them.
+    fn parts(&self) -> BTreeSet<Part> {
+        let mut parts: BTreeSet<Part> = BTreeSet::new();
+        for Marked { table, rollouts } in self.watched.marked().unwrap_or_default() {
+            let of_table = rollouts.into_iter().map(|rollout| Part {
+                rollout,
+                table: table.clone(),
+            });
+            parts.extend(of_table);
+        }
+        let intents = self.router.background().standing();
+        for rollout in intents.rollouts() {
+            let tables = intents.of(&rollout).into_iter().flat_map(|it| &it.tables);
+            parts.extend(tables.map(|table| Part {
+                rollout: rollout.clone(),
+                table: table.clone(),
+            }));
+        }
+        parts
+    }
+
+    async fn behind(&self, part: &Part, compared: &mut HashMap<Part, Compared>) -> Option<Behind> {
+        let Part { rollout, table } = part;
+        let background = self.router.background();
+        let (is_settled, standing) = {
+            let intents = background.standing();
+            (intents.is_settled(rollout), intents.of(rollout).cloned())
+        };
+        // A Rollout that was deleted or does not use the plugin is for the garbage collector.
+        let uses_plugin = self.watched.uses_plugin(rollout) == Some(true);
+        if !is_settled || !uses_plugin || self.router.is_held_back(rollout) {
+            return None;
+        }
+        let Some(standing) = standing else {
+            return self.behind_status(part).await;
+        };
+        let version = self.watched.version(table);
+        if let Some(last) = compared.get(part)
+            && last.version == version
+            && last.standing == standing
+        {
+            return last.behind.clone();
+        }
+        let document = self.watched.table(table)?;
+        let behind = self.router.behind(&standing, &document);
+        let now = Compared {
+            version,
+            standing,
+            behind: behind.clone(),
+        };
+        compared.insert(part.clone(), now);
+        behind
+    }
+
+    async fn behind_status(&self, part: &Part) -> Option<Behind> {
+        let document = self.watched.table(&part.table)?;
+        let context = RequestContext {
+            deadline: Some(Instant::now() + TIMEOUT),
+            priority: Priority::Collect,
+        };
+        let behind = self.router.behind_status(&part.rollout, &document);
+        match with_context(context, behind).await {
+            Ok(behind) => behind,
+            Err(error) => {
+                debug!(rollout = %part.rollout, "not compared: {error}");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! Repairs: a table that another client changed gets the weights of the last SetWeight again.
+//!
+//! ```text
+//! a table changed --> plan on it --> nothing moves: done
+//!                          |
+//!                          v
+//!        wait 100 ms, 500 ms if a canary's share would grow, longer in a fight
+//!                          |
+//!                          v
+//!        fences: the live Rollout, the controller's Lease, no running call
+//!                          |
+//!                          v
+//!                one guarded PATCH, no second try
+//! ```
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, FusedFuture as _},
+    stream::FuturesUnordered,
+};
+use gloo_types::ObjectKey;
+use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, interval, sleep, sleep_until};
+use tracing::debug;
+
+use super::Watched;
+use crate::collect::Part;
+use crate::fights::FieldManager;
+use crate::report::{About, RepairOutcome, Report};
+use crate::router::{Drift, Fence, GlooRouter, Repaired};
+
+/// Pause before a repair, since the other client may write again.
+const WAIT: Duration = Duration::from_millis(100);
+/// Pause before a repair that sends more traffic to a canary, since the change may be an emergency measure.
+const GROWING_WAIT: Duration = Duration::from_millis(500);
+/// Deadline of a repair.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two checks whether all tables and Rollouts are known.
+const RECHECK: Duration = Duration::from_secs(1);
+/// Interval between two counts of the fights.
+const COUNT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Repairs drift in the tables of standing intents.
+pub(crate) struct Repairer<S, W, F> {
+    pub(crate) router: Arc<GlooRouter<S>>,
+    pub(crate) watched: Arc<W>,
+    pub(crate) fence: Arc<F>,
+}
+
+/// A finished repair, or a finished report of a fight.
+struct Ended {
+    part: Part,
+    /// When the change was seen.
+    since: Instant,
+    repaired: Option<Repaired>,
+    /// The manager that had changed the table, if that was read before the repair.
+    with: Option<FieldManager>,
+}
+
+impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(self) {
+        let mut changes = self.watched.table_changes();
+        let mut policy_changes = self.watched.policy_changes();
+        let mut scheduled = Scheduled::default();
+        let mut running: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
+        let mut under_way = HashSet::new();
+        let mut count = interval(COUNT_INTERVAL);
+        let resuming = self.resume().fuse();
+        tokio::pin!(resuming);
+        loop {
+            let due = async {
+                match scheduled.next() {
+                    Some(due) => sleep_until(due).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Ok(Change { key, kind: ChangeKind::Applied }) => self.check_table(&mut scheduled, &key),
+                    // A write of this process needs no repair, and a deleted table cannot be repaired.
+                    Ok(Change { kind: ChangeKind::Written | ChangeKind::Deleted, .. }) => {}
+                    Err(RecvError::Lagged(_)) => {
+                        for rollout in self.router.background().standing().rollouts() {
+                            self.check_tables_of(&mut scheduled, &rollout);
+                        }
+                    }
+                    Err(RecvError::Closed) => return,
+                },
+                change = policy_changes.recv() => match change {
+                    Ok(Change { kind: ChangeKind::Written, .. }) => {}
+                    Ok(_) | Err(RecvError::Lagged(_)) => self.check_mirrors(&mut scheduled),
+                    Err(RecvError::Closed) => return,
+                },
+                (set, fought) = self.router.background().news() => {
+                    for rollout in set {
+                        self.check_tables_of(&mut scheduled, &rollout);
+                    }
+                    for (table, rollout) in fought {
+                        running.push(self.report_fight(table, rollout, None).boxed());
+                    }
+                }
+                () = due => for (part, since) in scheduled.take(Instant::now(), &under_way) {
+                    under_way.insert(part.clone());
+                    running.push(self.repair(part, since).boxed());
+                },
+                Some(Ended { part, since, repaired, with }) = running.next() => {
+                    under_way.remove(&part);
+                    if let Some(repaired) = repaired
+                        && self.report_repair(repaired, since)
+                    {
+                        let rollout = About { key: part.rollout.clone(), uid: String::new() };
+                        running.push(self.report_fight(part.table, rollout, with).boxed());
+                    }
+                }
+                _ = count.tick() => self.count_fights(),
+                () = &mut resuming, if !resuming.is_terminated() => {}
+            }
+        }
+    }
+
+    /// Restores the standing intents of Rollouts with marks after a start. The controller may not call again for 15 minutes.
+    async fn resume(&self) {
+        let marked = loop {
+            match self.watched.marked() {
+                Some(marked) => break marked,
+                None => sleep(RECHECK).await,
+            }
+        };
+        let rollouts: BTreeSet<ObjectKey> = marked.into_iter().flat_map(|it| it.rollouts).collect();
+        for rollout in rollouts {
+            let context = RequestContext {
+                deadline: Some(Instant::now() + TIMEOUT),
+                priority: Priority::Repair,
+            };
+            if let Err(error) = with_context(context, self.router.resume(&rollout)).await {
+                debug!(%rollout, "no repairs before the next call: {error}");
+            }
+        }
+        self.router.background().standing().end_resuming();
+    }
+
+    /// Checks all Rollouts with mirror steps: a changed MirrorPolicy may belong to any mirror route.
+    fn check_mirrors(&self, scheduled: &mut Scheduled) {
+        let rollouts = self.router.background().standing().with_mirrors();
+        for rollout in rollouts {
+            self.check_tables_of(scheduled, &rollout);
+        }
+    }
+
+    fn check_tables_of(&self, scheduled: &mut Scheduled, rollout: &ObjectKey) {
+        let tables = {
+            let intents = self.router.background().standing();
+            intents.of(rollout).map(|standing| standing.tables.clone())
+        };
+        for table in tables.unwrap_or_default() {
+            self.check_table(scheduled, &table);
+        }
+    }
+
+    /// Schedules a repair if a table needs one.
+    fn check_table(&self, scheduled: &mut Scheduled, table: &ObjectKey) {
+        let background = self.router.background();
+        let rollouts = background.standing().of_table(table);
+        if rollouts.is_empty() {
+            return;
+        }
+        let Some(document) = self.watched.table(table) else {
+            return;
+        };
+        for rollout in rollouts {
+            let drift = self.router.drift(&rollout, &document);
+            let part = Part {
+                rollout,
+                table: table.clone(),
+            };
+            let now = Instant::now();
+            let wait = match drift {
+                Drift::None => {
+                    scheduled.forget(&part);
+                    continue;
+                }
+                Drift::Steady => WAIT,
+                Drift::Growing => GROWING_WAIT,
+            };
+            let not_before = background.fights().changed(table, now);
+            debug!(rollout = %part.rollout, route_table = %table, "changed by another client");
+            let due = (now + wait).max(not_before);
+            scheduled.changed(part, document.generation(), now, due);
+        }
+    }
+
+    async fn repair(&self, part: Part, since: Instant) -> Ended {
+        let context = RequestContext {
+            deadline: Some(Instant::now() + TIMEOUT),
+            priority: Priority::Repair,
+        };
+        let begins_fight = self
+            .router
+            .background()
+            .fights()
+            .would_begin(&part.table, Instant::now());
+        with_context(context, async {
+            // The repair becomes the manager of the routes, so the other manager is read first.
+            let with = match begins_fight {
+                true => self.last_writer(&part.table).await.1,
+                false => None,
+            };
+            let repaired = self
+                .router
+                .repair(&part.rollout, &part.table, self.fence.as_ref())
+                .await;
+            Ended {
+                part,
+                since,
+                repaired,
+                with,
+            }
+        })
+        .await
+    }
+
+    /// Returns the uid of a table, and the last other manager of its `spec`.
+    async fn last_writer(&self, table: &ObjectKey) -> (String, Option<FieldManager>) {
+        let Ok(table) = self.router.live_table(table).await else {
+            return (String::new(), None);
+        };
+        let uid = table.raw().pointer("/metadata/uid");
+        let uid = uid.and_then(serde_json::Value::as_str).unwrap_or_default();
+        (uid.to_owned(), FieldManager::last_of_spec(table.raw()))
+    }
+
+    /// Reports a repair. Returns whether it starts a fight.
+    fn report_repair(&self, repaired: Repaired, since: Instant) -> bool {
+        let Repaired {
+            rollout,
+            table,
+            outcome,
+        } = repaired;
+        let now = Instant::now();
+        let is_written = outcome == RepairOutcome::Written;
+        let begins = is_written && {
+            let mut fights = self.router.background().fights();
+            fights.written(&table.key, now)
+        };
+        self.router.observer().observe(&Report::Repair {
+            rollout,
+            table,
+            outcome,
+            delay: now.duration_since(since),
+        });
+        begins
+    }
+
+    /// Reports a fight with the manager that reverts the weights of a table, and counts the fights. `with` is known if it was
+    /// read before the repair.
+    async fn report_fight(
+        &self,
+        table: ObjectKey,
+        mut rollout: About,
+        with: Option<FieldManager>,
+    ) -> Ended {
+        let part = Part {
+            rollout: rollout.key.clone(),
+            table,
+        };
+        if let Some(standing) = self.router.background().standing().of(&rollout.key) {
+            standing.uid().clone_into(&mut rollout.uid);
+        }
+        let (uid, last) = self.last_writer(&part.table).await;
+        let key = part.table.clone();
+        self.router.observer().observe(&Report::Fight {
+            rollout,
+            table: About { key, uid },
+            with: with.or(last),
+        });
+        self.count_fights();
+        Ended {
+            part,
+            since: Instant::now(),
+            repaired: None,
+            with: None,
+        }
+    }
+
+    fn count_fights(&self) {
+        let count = self.router.background().fights().count(Instant::now());
+        self.router.observer().observe(&Report::Fights(count));
+    }
+}
+
+/// Scheduled repairs.
+#[derive(Debug, Default)]
+struct Scheduled(HashMap<Part, Pending>);
+
+#[derive(Debug)]
+struct Pending {
+    /// When the first change was observed.
+    since: Instant,
+    due: Instant,
+    /// `metadata.generation` of the table.
+    generation: Option<i64>,
+    /// Whether a later change has already restarted the wait.
+    is_restarted: bool,
+}
+
+impl Scheduled {
+    /// Schedules a repair for `due`. A later change of the table's `spec` restarts the wait once. The status that Gloo writes
+    /// after every change does not.
+    fn changed(&mut self, part: Part, generation: Option<i64>, now: Instant, due: Instant) {
+        match self.0.get_mut(&part) {
+            None => {
+                let pending = Pending {
+                    since: now,
+                    due,
+                    generation,
+                    is_restarted: false,
+                };
+                self.0.insert(part, pending);
+            }
+            Some(pending) => {
+                let is_same = generation.is_some() && generation == pending.generation;
+                if !is_same && !pending.is_restarted {
+                    pending.is_restarted = true;
+                    pending.generation = generation;
+                    pending.due = due;
+                }
+            }
+        }
+    }
+
+    /// Cancels a repair, because the table needs none.
+    fn forget(&mut self, part: &Part) {
+        self.0.remove(part);
+    }
+
+    /// Returns when the next repair is due.
+    fn next(&self) -> Option<Instant> {
+        self.0.values().map(|pending| pending.due).min()
+    }
+
+    /// Removes and returns the repairs that are due. Those whose predecessor is `under_way` wait once more.
+    fn take(&mut self, now: Instant, under_way: &HashSet<Part>) -> Vec<(Part, Instant)> {
+        let mut due = Vec::new();
+        self.0.retain(|part, pending| {
+            if pending.due > now {
+                return true;
+            }
+            if under_way.contains(part) {
+                pending.due = now + WAIT;
+                return true;
+            }
+            due.push((part.clone(), pending.since));
+            false
+        });
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part() -> Part {
+        Part {
+            rollout: ObjectKey::new("shop", "reviews"),
+            table: ObjectKey::new("mesh", "web"),
+        }
+    }
+
+    #[test]
+    fn a_later_change_of_the_spec_restarts_the_wait_once() {
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let mut scheduled = Scheduled::default();
+        scheduled.changed(part(), Some(1), at(0), at(100));
+        assert_eq!(scheduled.next(), Some(at(100)));
+        // Gloo's status.
+        scheduled.changed(part(), Some(1), at(20), at(120));
+        assert_eq!(scheduled.next(), Some(at(100)));
+        scheduled.changed(part(), Some(2), at(50), at(150));
+        scheduled.changed(part(), Some(3), at(120), at(220));
+        assert_eq!(scheduled.next(), Some(at(150)));
+        let under_way = HashSet::from([part()]);
+        assert_eq!(scheduled.take(at(149), &HashSet::new()), []);
+        assert_eq!(scheduled.take(at(150), &under_way), []);
+        assert_eq!(scheduled.next(), Some(at(250)));
+        assert_eq!(scheduled.take(at(250), &HashSet::new()), [(part(), at(0))]);
+        assert_eq!(scheduled.next(), None);
+        scheduled.changed(part(), None, at(300), at(400));
+        scheduled.changed(part(), None, at(350), at(450));
+        assert_eq!(scheduled.next(), Some(at(450)));
+        scheduled.forget(&part());
+        assert_eq!(scheduled.next(), None);
+    }
+}

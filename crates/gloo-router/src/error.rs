@@ -1,0 +1,349 @@
+//! Errors of calls, as a Rollout's events show them.
+
+use std::{error::Error, fmt};
+
+use gloo_types::ObjectKey;
+use rollouts_rpc::{MAX_ERROR, error_chain};
+use route_planner::{ConfigError, PlanError};
+use route_store::{ConnectError, StoreError};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ShiftError {
+    /// The Rollout has no canary strategy.
+    #[error("Rollout {0} has no canary strategy: only canaries shift traffic")]
+    NoCanary(ObjectKey),
+    /// The Rollout has no traffic routing.
+    #[error("Rollout {0} has no trafficRouting: add trafficRouting.plugins")]
+    NoTrafficRouting(ObjectKey),
+    /// The plugin block is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The administrator does not allow RouteTables of the namespace.
+    #[error(
+        "Rollout {rollout} selects RouteTables in namespace {namespace}, which --allowed-route-table-namespaces does not list"
+    )]
+    NamespaceNotAllowed {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// The selected namespace.
+        namespace: String,
+    },
+    /// The plugin block cannot be used. Weight 0 is set nevertheless: the tables with marks of the Rollout are restored.
+    #[error("{block}; weight 0 is set without the block: {}{}", outcome(.restored), .failures.as_ref().map_or(String::new(), |failures| format!("; {failures}")))]
+    Unusable {
+        /// Why the block cannot be used.
+        block: Box<Self>,
+        /// The restored tables.
+        restored: Vec<ObjectKey>,
+        /// Why other tables were not restored.
+        failures: Option<Failures>,
+    },
+    /// Some parts of the call failed; all of them are listed.
+    #[error(transparent)]
+    Partial(#[from] Failures),
+}
+
+/// Says which tables were restored.
+fn outcome(tables: &[ObjectKey]) -> String {
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    match names.as_slice() {
+        [] => "no RouteTable has a share of the canary".to_owned(),
+        names => format!("restored RouteTable {}", names.join(", ")),
+    }
+}
+
+/// Why one part of a call failed: one table, or an input of several tables. The other parts are carried out unless they would
+/// move more traffic to the canary.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A table cannot be planned, or one of its routes was left unchanged.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A table cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The call ran out of time before an object was written. Holds its kind and name.
+    #[error("{0}: not written in time: check the API server or raise --call-timeout")]
+    NotWritten(String),
+    /// The call ran out of time for reading before an object was read. Holds its kind and name.
+    #[error("{0}: not read in time: check the API server or raise --call-timeout")]
+    NotRead(String),
+    /// Gloo has not accepted a table whose new weights let the controller scale down the stable Pods (`dynamicStableScale`).
+    /// Holds the table and Gloo's message.
+    #[error("{0}: written, not yet accepted by Gloo: the stable Pods are kept until it is")]
+    NotAccepted(String),
+    /// The Rollout has changed since the controller read it, for example because the controller was paused.
+    #[error(
+        "Rollout {rollout}: no traffic is moved to the canary: {why} after the controller read it"
+    )]
+    Outdated {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// What has changed.
+        why: Outdated,
+    },
+    /// The selector matches no table.
+    #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
+    NothingSelected {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// The selector as text.
+        selector: String,
+    },
+    /// The Rollout itself, or the Service of an experiment, could not be read.
+    #[error("Rollout {rollout}")]
+    Read {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// The error of the store.
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// The MirrorPolicies behind mirror routes could not be read.
+    #[error(
+        "Rollout {rollout}: mirror routes need MirrorPolicies: install their CustomResourceDefinition and grant list, create, patch and delete on mirrorpolicies.trafficcontrol.policy.gloo.solo.io"
+    )]
+    Policies {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// The error of the store.
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// A table that the Rollout no longer selects could not be restored.
+    #[error("RouteTable {table} is no longer selected and not restored yet")]
+    NotRestored {
+        /// The table.
+        table: ObjectKey,
+        /// The reason.
+        #[source]
+        source: Box<Self>,
+    },
+}
+
+/// Why the intent of a SetWeight is outdated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outdated {
+    /// The Rollout does not exist, or has another uid.
+    Gone,
+    /// `metadata.deletionTimestamp` is set.
+    Deleting,
+    /// Another version is stable.
+    StableVersion,
+    /// Another version is rolled out.
+    CurrentVersion,
+    /// The Rollout was aborted, or an abort was retried.
+    Abort,
+    /// A full promotion was requested, or has ended.
+    FullPromotion,
+    /// Another experiment is running, or none.
+    Experiment,
+    /// `spec.strategy` was changed.
+    Strategy,
+    /// The controller would now ask for another weight.
+    Weight,
+}
+
+impl fmt::Display for Outdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "it was deleted",
+            Self::Deleting => "it is being deleted",
+            Self::StableVersion => "its stable version changed",
+            Self::CurrentVersion => "its version changed",
+            Self::Abort => "it was aborted or retried",
+            Self::FullPromotion => "a full promotion began or ended",
+            Self::Experiment => "an experiment began or ended",
+            Self::Strategy => "its strategy changed",
+            Self::Weight => "its status asks for another weight",
+        })
+    }
+}
+
+/// The failures of a call. Displayed as one line that is short enough for an event: long reasons are cut so that the name of
+/// every object is shown.
+#[derive(Debug)]
+pub struct Failures(Vec<Failure>);
+
+impl Failure {
+    /// Returns the error and its causes in one line, and the flags that the remedy refers to.
+    fn line(&self) -> String {
+        let line = error_chain(self);
+        match self.store_error().and_then(flags) {
+            Some(flags) => format!("{line} ({flags})"),
+            None => line,
+        }
+    }
+
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Read { source, .. } | Self::Policies { source, .. } => Some(source),
+            Self::NotRestored { source, .. } => source.store_error(),
+            Self::Plan(_)
+            | Self::NotWritten(_)
+            | Self::NotRead(_)
+            | Self::NotAccepted(_)
+            | Self::Outdated { .. }
+            | Self::NothingSelected { .. } => None,
+        }
+    }
+}
+
+/// Returns the flags of this program that the remedy of an error refers to.
+#[must_use]
+pub fn flags(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::Timeout { .. } => Some("--request-timeout"),
+        StoreError::CallEnded { .. } => Some("--call-timeout"),
+        StoreError::Throttled { .. } => Some("--qps, --burst"),
+        StoreError::Unreachable { source, .. } => match source.downcast_ref() {
+            Some(ConnectError::Infer(_)) => Some("--kubeconfig"),
+            Some(ConnectError::Kubeconfig { .. }) => Some("--kubeconfig, --context"),
+            Some(ConnectError::Proxy { .. } | ConnectError::Client(_)) | None => None,
+        },
+        StoreError::NotFound { .. }
+        | StoreError::Conflict(_)
+        | StoreError::Rejected { .. }
+        | StoreError::Forbidden { .. }
+        | StoreError::Failing { .. }
+        | StoreError::Unreadable { .. } => None,
+    }
+}
+
+impl Failures {
+    /// Returns `Err` if there are any `failures`.
+    pub(crate) fn check(failures: Vec<Failure>) -> Result<(), Self> {
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(Self(failures))
+        }
+    }
+}
+
+impl From<Failure> for Failures {
+    fn from(failure: Failure) -> Self {
+        Self(vec![failure])
+    }
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown: Vec<String> = Vec::new();
+        for failure in &self.0 {
+            let text = failure.line();
+            // A table that was planned twice has the same error twice.
+            if !shown.contains(&text) {
+                shown.push(text);
+            }
+        }
+        let (shown, more) = fitting(shown, MAX_ERROR);
+        f.write_str(&shown.join("; "))?;
+        match more {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl Error for Failures {}
+
+/// Characters that are kept of each text at least. They contain kind and name of the object.
+const SHORTEST: usize = 100;
+/// Characters for the separator of two texts, and for the number of omitted texts.
+const BETWEEN: usize = 2;
+const MORE: usize = 20;
+
+/// Cuts the longest of the `texts` so that all of them fit into `limit` characters. Returns how many had to be omitted.
+fn fitting(mut texts: Vec<String>, limit: usize) -> (Vec<String>, usize) {
+    let count = texts.len();
+    let all: usize = texts
+        .iter()
+        .map(|text| text.chars().count() + BETWEEN)
+        .sum();
+    if all <= limit {
+        return (texts, 0);
+    }
+    let limit = limit.saturating_sub(MORE);
+    texts.truncate(limit / (SHORTEST + BETWEEN));
+    let mut lengths: Vec<usize> = texts.iter().map(|text| text.chars().count()).collect();
+    lengths.sort_unstable();
+    let mut left = limit.saturating_sub(BETWEEN * lengths.len());
+    let mut sharing = lengths.len();
+    for length in lengths {
+        let share = left / sharing;
+        if length > share {
+            texts.iter_mut().for_each(|text| cut(text, share));
+            break;
+        }
+        left -= length;
+        sharing -= 1;
+    }
+    let more = count - texts.len();
+    (texts, more)
+}
+
+fn cut(text: &mut String, length: usize) {
+    if text.chars().nth(length).is_some() {
+        *text = text.chars().take(length.saturating_sub(1)).collect();
+        text.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the lengths of texts after cutting, and how many are omitted.
+    #[track_caller]
+    fn check(lengths: &[usize], expect: &[usize], more: usize) {
+        let texts = lengths.iter().map(|length| "x".repeat(*length)).collect();
+        let (shown, left_out) = fitting(texts, MAX_ERROR);
+        let all: usize = shown
+            .iter()
+            .map(|text| text.chars().count() + BETWEEN)
+            .sum();
+        assert!(all <= MAX_ERROR);
+        let shown: Vec<usize> = shown.iter().map(|text| text.chars().count()).collect();
+        assert_eq!((&*shown, left_out), (expect, more));
+    }
+
+    #[test]
+    fn the_flag_of_an_exceeded_limit_is_named() {
+        let timeout = || StoreError::Timeout {
+            verb: "get",
+            what: "RouteTable mesh/web".into(),
+            after: std::time::Duration::from_secs(3),
+        };
+        let line = "no answer to get RouteTable mesh/web within 3 s: check the API server or raise the limit";
+        let failures = Failures::from(Failure::Store(timeout()));
+        assert_eq!(failures.to_string(), format!("{line} (--request-timeout)"));
+        let table = ObjectKey::new("mesh", "old");
+        let source = Box::new(Failure::Store(timeout()));
+        let failures = Failures::from(Failure::NotRestored { table, source });
+        let text = failures.to_string();
+        assert!(
+            text.ends_with(&format!("{line} (--request-timeout)")),
+            "{text}"
+        );
+        let conflict = Failure::Store(StoreError::Conflict("RouteTable mesh/web".into()));
+        let text = Failures::from(conflict).to_string();
+        assert_eq!(
+            text,
+            "RouteTable mesh/web changed while it was being written: try again"
+        );
+    }
+
+    #[test]
+    fn every_failure_is_shown_if_its_name_fits() {
+        check(&[], &[], 0);
+        check(&[300, 300], &[300, 300], 0);
+        check(&[300, 100, 900], &[300, 100, 474], 0);
+        check(&[250; 6], &[144; 6], 0);
+        check(&[90; 9], &[90; 9], 0);
+        check(&[110; 9], &[108; 8], 1);
+        check(&[250; 100], &[108; 8], 92);
+    }
+}

@@ -1,0 +1,21 @@
+//! The traffic router: it shifts the traffic of Rollouts by editing RouteTables, and keeps it there between the calls.
+//!
+//! [`GlooRouter`] answers calls, [`background`] repairs, restores and releases between them, and an
+//! [`Observer`](report::Observer) receives what answers do not show. Decisions are in `route-planner`, access to the objects
+//! in `route-store`.
+
+pub mod background;
+mod collect;
+mod error;
+mod fights;
+pub mod from_rpc;
+pub mod report;
+mod router;
+mod standing;
+
+pub use error::{Failure, Failures, ShiftError, flags};
+pub use from_rpc::{Policy, admissible};
+pub use route_planner::DEFAULT_PLUGIN_NAMES;
+pub use router::{
+    ASSUMED_PORT, GlooRouter, behind_recorded, carry_out, rollout_keeper, table_keeper,
+};

@@ -1,0 +1,684 @@
+//! The traffic router: plans all selected tables, then writes those that change.
+//!
+//! [`read`] reads the inputs of a call, [`mod@write`] decides which plans are written and carries them out, and
+//! [`verification`] answers VerifyWeight. [`deadline`] divides the time of a call between reading and writing.
+
+mod background;
+mod deadline;
+mod deferred;
+mod guard;
+mod marks;
+mod memory;
+mod read;
+mod verification;
+mod write;
+
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures::future::join;
+use gloo_types::ObjectKey;
+use rollouts_rpc::{
+    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
+    error_chain,
+    rollout::{SetHeaderRoute, SetMirrorRoute},
+};
+use route_planner::{IntentKind, ManagedRouteUpdate, Plan, belongs_to, is_rest};
+use route_store::{Decision, Priority, Store, StoreError, with_context};
+use tracing::{debug, info};
+
+pub use self::{
+    background::behind_recorded,
+    deferred::{rollout_keeper, table_keeper},
+    read::ASSUMED_PORT,
+    write::carry_out,
+};
+pub(crate) use self::{
+    background::{Background, Collected, Drift, Fence, Repaired},
+    guard::{Promotion, Release, end_of, observation_of},
+};
+use self::{
+    deadline::Deadline,
+    deferred::Deferred,
+    guard::{HeldApart, Holds},
+    memory::Memory,
+    read::{Selected, policies_unreadable},
+    verification::is_waited_for,
+    write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
+};
+use crate::{
+    error::{Failure, Failures, ShiftError},
+    from_rpc::{self, Policy, Request},
+    report::{About, Observer, Report},
+    standing::Standing,
+};
+
+/// Whether a call about managed routes comes from the controller or is the retry in SetWeight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Call,
+    Retry,
+}
+
+/// Shifts traffic by editing RouteTables in `S`.
+#[derive(Debug)]
+pub struct GlooRouter<S> {
+    store: Arc<S>,
+    policy: Policy,
+    memory: Memory,
+    deferred: Deferred,
+    holds: Holds,
+    guards_promotions: bool,
+    call_timeout: Option<Duration>,
+    observer: Arc<dyn Observer>,
+    background: Background,
+}
+
+/// The one table that a repair may write.
+#[derive(Clone, Copy, Debug)]
+struct RepairScope<'t> {
+    table: &'t ObjectKey,
+    /// Whether the canary's share in it may grow.
+    may_grow: bool,
+}
+
+/// The outcome of carrying out a request.
+struct ShiftOutcome {
+    /// Why some tables could not be planned.
+    failures: Vec<Failure>,
+    /// Why some objects could not be written.
+    unwritten: Vec<Failure>,
+    /// Tables whose plan moved traffic, whether or not the write succeeded.
+    moved: Vec<ObjectKey>,
+    /// Whether some table keeps marks of the Rollout.
+    leaves_marks: bool,
+}
+
+impl ShiftOutcome {
+    fn into_failures(self) -> Vec<Failure> {
+        self.failures.into_iter().chain(self.unwritten).collect()
+    }
+}
+
+impl<S: Store> GlooRouter<S> {
+    /// Creates a router over `store` that obeys `policy`.
+    pub fn new(store: Arc<S>, policy: Policy) -> Self {
+        Self {
+            store,
+            policy,
+            memory: Memory::default(),
+            deferred: Deferred::default(),
+            holds: Holds::default(),
+            guards_promotions: true,
+            call_timeout: None,
+            observer: Arc::new(()),
+            background: Background::default(),
+        }
+    }
+
+    /// Reports to `observer` what the replies to the controller do not show.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// Sets a deadline for each call. The reply names the tables that were not written by then.
+    #[must_use]
+    pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
+        Self {
+            call_timeout: Some(call_timeout),
+            ..self
+        }
+    }
+
+    /// Sets whether promotions wait for Pods. By default they do.
+    #[must_use]
+    pub fn with_promotion_guard(self, guards_promotions: bool) -> Self {
+        Self {
+            guards_promotions,
+            ..self
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    pub(crate) fn observer(&self) -> &Arc<dyn Observer> {
+        &self.observer
+    }
+
+    /// Runs a call of the controller. Its requests share the deadline of the call and have `priority`.
+    async fn call<F: Future>(
+        &self,
+        priority: Priority,
+        work: impl FnOnce(Deadline) -> F,
+    ) -> F::Output {
+        let deadline = Deadline::of_call(self.call_timeout);
+        // On the heap: otherwise each layer of futures would reserve stack for it again.
+        let work = Box::pin(work(deadline));
+        with_context(deadline.context(priority), work).await
+    }
+
+    fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
+        self.store.is_called_for(&from_rpc::key(rollout));
+        let are_removed = self.memory.has_removed(rollout);
+        let hashes = self.memory.hashes(rollout);
+        let request = Request::new(&self.policy, rollout, hashes, are_removed, kind)?;
+        Ok(if self.holds.is_held(&request.rollout) {
+            request.after_full_weight()
+        } else {
+            request
+        })
+    }
+
+    /// Returns the Rollout with the zero percentages that gob drops.
+    async fn complete<'r>(
+        &self,
+        rollout: &'r Rollout,
+        deadline: Deadline,
+    ) -> Result<Cow<'r, Rollout>, Failure> {
+        let complete = read::restore_zero_percentages(&*self.store, rollout);
+        let rollout = from_rpc::key(rollout);
+        match deadline.reading(complete).await {
+            Some(complete) => complete.map_err(|source| Failure::Read {
+                rollout,
+                source: Box::new(source),
+            }),
+            None => Err(Failure::NotRead(format!("Rollout {rollout}"))),
+        }
+    }
+
+    /// Plans the request on the selected tables and writes every plan that may be written. `only` limits a repair to one
+    /// table.
+    async fn shift(
+        &self,
+        request: &Request,
+        selected: Selected,
+        deadline: Deadline,
+        only: Option<RepairScope<'_>>,
+    ) -> ShiftOutcome {
+        let Selected {
+            tables,
+            mut failures,
+        } = selected;
+        let plans = plan_all(request, &tables);
+        let leaves_marks = plans.iter().flatten().any(|plan| plan.leaves_marks);
+        let mut live = Some(Vec::new());
+        if plans.iter().flatten().any(Plan::needs_policies) {
+            live = match self.policies(request, deadline).await {
+                Ok(live) => Some(live),
+                Err(failure) => self.unchanged_policies(&plans).or_else(|| {
+                    failures.push(failure);
+                    None
+                }),
+            };
+        }
+        if only.is_none() && plans.iter().flatten().any(|plan| adds_share(request, plan)) {
+            failures.extend(self.outdated(request, deadline).await);
+        }
+        let mut decision = decide(request, &tables, plans, &live, failures);
+        if let Some(only) = only {
+            decision.steady.retain(|write| write.is_of(only.table));
+            decision
+                .growing
+                .retain(|(write, _)| write.is_of(only.table));
+        }
+        let may_grow = only.is_none_or(|only| only.may_grow);
+        let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
+        let mut failures = decision.failures;
+        let policies = live.as_deref().unwrap_or_default();
+        let mut moved: Vec<ObjectKey> = moving(&decision.steady, policies);
+        let written = self.write_all(request, decision.steady, policies, deadline, retries);
+        let mut unwritten = written.await;
+        let mut rest = Vec::new();
+        for (write, table) in decision.growing {
+            if failures.is_empty() && unwritten.is_empty() && may_grow {
+                rest.push(write);
+            } else {
+                match toward_stable(request, table, &live) {
+                    Ok(write) => rest.push(write),
+                    Err(error) => failures.push(error.into()),
+                }
+            }
+        }
+        moved.extend(moving(&rest, policies));
+        let written = self.write_all(request, rest, policies, deadline, retries);
+        unwritten.extend(written.await);
+        ShiftOutcome {
+            failures,
+            unwritten,
+            moved,
+            leaves_marks,
+        }
+    }
+
+    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it. The caller may have been
+    /// paused while another controller was the leader.
+    async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
+        let newer = self
+            .store
+            .newer_rollout(&request.rollout, &request.snapshot.version);
+        let newer = deadline.reading(newer).await.flatten()?;
+        let why = request.snapshot.outdated(&newer)?;
+        Some(Failure::Outdated {
+            rollout: request.rollout.clone(),
+            why,
+        })
+    }
+
+    /// Carries out SetWeight, and retries what earlier calls of the pass could not do.
+    async fn set_weights(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+        deadline: Deadline,
+    ) -> Result<(), ShiftError> {
+        let weight = from_rpc::weight(desired, additional);
+        let is_down = desired.value == 0 && additional.is_empty();
+        let request = match self.request(rollout, weight.clone()) {
+            Err(block) if is_down => return Err(self.restore_all(rollout, block, deadline).await),
+            request => request?,
+        };
+        let (complete, selected) = join(
+            self.complete(rollout, deadline),
+            self.selected(&request, Decision::Plan, deadline),
+        )
+        .await;
+        let (complete, unread) = match complete {
+            Ok(complete) => (complete, None),
+            Err(failure) => (Cow::Borrowed(rollout), Some(failure)),
+        };
+        let mut request = match &complete {
+            Cow::Owned(complete) => self.request(complete, weight)?,
+            Cow::Borrowed(_) => request,
+        };
+        if unread.is_some() {
+            request = request.without_new_routes();
+        }
+        // An incomplete selection does not tell which tables are no longer selected.
+        let is_complete = selected.failures.is_empty();
+        let mut selected = self.for_weights(&mut request, selected, deadline).await;
+        if is_complete {
+            let entries = request.config.routes().unmatched(&selected.tables);
+            if self.memory.is_news(&request.rollout, &entries) {
+                let rollout = About::of_call(rollout);
+                self.observer
+                    .observe(&Report::Unmatched { rollout, entries });
+            }
+        }
+        let keys = selected.keys();
+        selected.failures.extend(unread);
+        let HeldApart { selected, held } =
+            self.hold_apart(rollout, &request, selected, deadline).await;
+        let is_held = held.is_some();
+        let shifted = self.shift(&request, selected, deadline, None).await;
+        let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
+        let mut failures = shifted.into_failures();
+        if let Some((request, held)) = held {
+            // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
+            for table in held.tables {
+                let table = Selected {
+                    tables: vec![table],
+                    failures: Vec::new(),
+                };
+                let shifted = self.shift(&request, table, deadline, None).await;
+                failures.extend(shifted.into_failures());
+            }
+        }
+
+        let key = &request.rollout;
+        let left_behind = self.memory.left_behind(key, &keys).into_iter();
+        let mut left_behind: BTreeSet<ObjectKey> = left_behind.filter(|_| is_complete).collect();
+        if is_down && deadline::priority_of_removal(rollout) == Priority::TowardStable {
+            // A process that has just started does not remember them.
+            let marked = self.marked(key, deadline).await.tables.into_iter();
+            let selector = request.config.route_tables();
+            let deselected = marked.filter(|it| !selector.matches(it.key(), it.labels()));
+            left_behind.extend(deselected.map(|table| table.key().clone()));
+        }
+        for table in left_behind {
+            let released = deadline.tables(self.release(&request, &table, deadline));
+            let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
+            match released.await.unwrap_or_else(late) {
+                Ok(()) => self.memory.restored(key, &table),
+                Err(source) => failures.push(Failure::NotRestored {
+                    table,
+                    source: Box::new(source),
+                }),
+            }
+        }
+        for call in self.memory.unfinished(rollout) {
+            failures.extend(
+                self.manage(&complete, call, Attempt::Retry, deadline)
+                    .await?,
+            );
+        }
+        if failures.is_empty() {
+            failures = self.check_acceptance(&complete, &request, deadline).await;
+        }
+        if failures.is_empty() && !is_held && is_rest(&request.config, &request.intent) {
+            self.memory.all_restored(key);
+        }
+        let mut standing = Standing::new(rollout, desired, additional);
+        standing.are_removed = self.memory.has_removed(rollout);
+        standing.tables = keys;
+        standing.is_complete = failures.is_empty();
+        standing.request = Some(Arc::new(request.clone()));
+        // The promotion guard watches a held promotion, so it needs no repairs.
+        let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
+        self.background.set(rollout, standing, leaves_marks, &moved);
+        if failures.len() > 1 {
+            // The reply is one line and has no room for long reasons.
+            for failure in &failures {
+                info!(rollout = %key, "not done: {}", error_chain(failure));
+            }
+        }
+        Ok(Failures::check(failures)?)
+    }
+
+    /// Restores a table that the Rollout selected before and no longer selects.
+    async fn release(
+        &self,
+        request: &Request,
+        table: &ObjectKey,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let request = request.resting();
+        let table = match self.store.read(table).await {
+            Ok(table) => table,
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let selected = Selected {
+            tables: vec![table],
+            failures: Vec::new(),
+        };
+        let shifted = self.shift(&request, selected, deadline, None).await;
+        let failures = shifted.into_failures();
+        // A table without a route to the Rollout has nothing to restore.
+        let is_without_route =
+            |failure: &Failure| matches!(failure, Failure::Plan(error) if error.is_without_route());
+        let failure = failures
+            .into_iter()
+            .find(|failure| !is_without_route(failure));
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Removes the managed routes from every selected table that exists. A failing table does not stop the others.
+    async fn remove(
+        &self,
+        request: &Request,
+        attempt: Attempt,
+        deadline: Deadline,
+    ) -> Vec<Failure> {
+        let Selected {
+            tables,
+            mut failures,
+        } = self
+            .selected(request, Decision::Plan, deadline)
+            .await
+            .without_absent_tables();
+        let mut plans = Vec::new();
+        for plan in plan_all(request, &tables) {
+            match plan {
+                Ok(plan) => plans.push(plan),
+                Err(error) => failures.push(error.into()),
+            }
+        }
+        let policies = self
+            .remove_policies(request, attempt, &plans, deadline)
+            .await;
+        if !policies.is_empty() {
+            // A policy is deleted before its routes.
+            plans.retain(|plan| !plan.needs_policies());
+        }
+        failures.extend(policies);
+        let writes = plans.into_iter().map(|plan| Write::new(plan, false));
+        let written = self
+            .write_all(
+                request,
+                writes.collect(),
+                &[],
+                deadline,
+                Retries::OnConflict,
+            )
+            .await;
+        // A deleted table has no routes left.
+        let is_gone =
+            |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
+        failures.extend(written.into_iter().filter(|failure| !is_gone(failure)));
+        failures
+    }
+
+    /// Deletes every MirrorPolicy of the Rollout, also if another client has removed its routes.
+    async fn remove_policies(
+        &self,
+        request: &Request,
+        attempt: Attempt,
+        plans: &[Plan],
+        deadline: Deadline,
+    ) -> Vec<Failure> {
+        let has_routes = plans.iter().any(Plan::needs_policies);
+        if !has_routes && !request.has_mirrors {
+            return Vec::new();
+        }
+        let (rollout, mark) = (&request.rollout, &request.intent.rollout);
+        let Some(live) = deadline.reading(self.store.policies()).await else {
+            return vec![Failure::NotRead("MirrorPolicies".to_owned())];
+        };
+        let live = match live {
+            Ok(live) => live,
+            Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
+                if !has_routes && attempt == Attempt::Call =>
+            {
+                // The mirror step was never carried out, and it reports the error itself.
+                debug!(%rollout, "MirrorPolicies are not read: {error}");
+                return Vec::new();
+            }
+            // As far as is known, there is no policy to delete.
+            Err(error) if error.is_unavailable() && !self.has_known_policy(mark) => {
+                return Vec::new();
+            }
+            Err(error) => return vec![policies_unreadable(request, error)],
+        };
+        let mut failures = Vec::new();
+        for policy in live.iter().filter(|policy| belongs_to(policy, mark)) {
+            let late = || {
+                Err(Failure::NotWritten(format!(
+                    "MirrorPolicy {}",
+                    policy.key()
+                )))
+            };
+            let deleted = deadline.tables(self.delete_policy(rollout, policy)).await;
+            failures.extend(deleted.unwrap_or_else(late).err());
+        }
+        failures
+    }
+
+    /// Returns the complete Rollout for a call about a managed route. SetWeight of the same pass reads it too and reports the
+    /// error.
+    async fn complete_or_defer<'r>(
+        &self,
+        rollout: &'r Rollout,
+        deadline: Deadline,
+    ) -> Option<Cow<'r, Rollout>> {
+        match self.complete(rollout, deadline).await {
+            Ok(complete) => Some(complete),
+            Err(failure) => {
+                info!("SetWeight retries this: {}", error_chain(&failure));
+                None
+            }
+        }
+    }
+
+    /// Carries out a call about managed routes. If it fails, SetWeight of the same pass tries it again and reports the error.
+    /// An error here would keep the controller from calling SetWeight, and the controller makes Events of SetWeight's errors
+    /// only (upstream `rollout/trafficrouting.go`).
+    async fn manage_or_defer(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
+        let failed = match self.manage(rollout, kind, Attempt::Call, deadline).await {
+            Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = failed {
+            let key = from_rpc::key(rollout);
+            let error = error_chain(&error);
+            info!(rollout = %key, "SetWeight retries this: {error}");
+            let rollout = About::of_call(rollout);
+            self.observer
+                .observe(&Report::ManagedRoutesFailed { rollout, error });
+        }
+    }
+
+    /// Carries out a call about managed routes, and records whether SetWeight has to retry it.
+    async fn manage(
+        &self,
+        rollout: &Rollout,
+        call: IntentKind,
+        attempt: Attempt,
+        deadline: Deadline,
+    ) -> Result<Vec<Failure>, ShiftError> {
+        let request = self.request(rollout, call)?;
+        let failures = match &request.intent.kind {
+            IntentKind::SetManagedRoute(route)
+                if request.intent.managed.update == ManagedRouteUpdate::RemoveAll
+                    && !route.is_removal() =>
+            {
+                // The controller sends this call even in a pass that removes the route, for example after an abort.
+                let name = route.name();
+                info!(rollout = %request.rollout, "managed route {name} is not set while managed routes are removed");
+                Vec::new()
+            }
+            IntentKind::SetManagedRoute(_) => {
+                let selected = self.selected(&request, Decision::Plan, deadline).await;
+                let shifted = self.shift(&request, selected, deadline, None);
+                shifted.await.into_failures()
+            }
+            IntentKind::RemoveManagedRoutes | IntentKind::SetWeight(_) => {
+                self.remove(&request, attempt, deadline).await
+            }
+        };
+        let call = &request.intent.kind;
+        self.memory
+            .leave_unfinished(rollout, call, !failures.is_empty());
+        Ok(failures)
+    }
+}
+
+impl<S: Store> TrafficRouter for GlooRouter<S> {
+    fn type_name(&self) -> &str {
+        "GlooPlatform"
+    }
+
+    async fn init(&self) -> Result<(), RouterError> {
+        // The controller holds a lock over all traffic routers during this call, so nothing is contacted here.
+        Ok(())
+    }
+
+    async fn update_hash(
+        &self,
+        rollout: &Rollout,
+        hashes: &PodHashes,
+        _additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        self.background.record_instance(rollout);
+        // Nothing is written before SetWeight. Where destinations are Services, the controller has changed their selectors
+        // itself.
+        self.memory.record_hashes(rollout, hashes);
+        Ok(())
+    }
+
+    async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        self.background.record_instance(rollout);
+        if desired.value < desired.max {
+            self.memory.end_full(&from_rpc::key(rollout));
+        }
+        if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
+            return Ok(());
+        }
+        self.background.suspend(rollout);
+        let priority = deadline::priority_of_weight(rollout, desired);
+        let set = self.call(priority, |deadline| {
+            self.set_weights(rollout, desired, additional, deadline)
+        });
+        Ok(set.await?)
+    }
+
+    async fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        let verified = if self.holds.is_held(&from_rpc::key(rollout)) {
+            Ok(Verification::NotVerified)
+        } else if is_waited_for(rollout, desired) {
+            let verify = |deadline| self.verify(rollout, desired, additional, deadline);
+            self.call(Priority::Call, verify).await
+        } else {
+            Ok(Verification::NotImplemented)
+        };
+        self.memory.end_pass(rollout);
+        Ok(verified?)
+    }
+
+    async fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), RouterError> {
+        self.background.suspend(rollout);
+        self.call(Priority::Call, |deadline| async move {
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
+                self.manage_or_defer(&complete, from_rpc::header_route(route), deadline)
+                    .await;
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> Result<(), RouterError> {
+        self.background.suspend(rollout);
+        self.call(Priority::Call, |deadline| async move {
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
+                let route = read::as_in_current_step(&complete, route);
+                self.manage_or_defer(&complete, from_rpc::mirror_route(route), deadline)
+                    .await;
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        self.background.record_instance(rollout);
+        self.memory.begin_removal(rollout);
+        if self.defer(rollout).await {
+            return Ok(());
+        }
+        self.background.suspend(rollout);
+        let removal = IntentKind::RemoveManagedRoutes;
+        self.call(deadline::priority_of_removal(rollout), |deadline| {
+            self.manage_or_defer(rollout, removal, deadline)
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn stop(&self) {
+        self.background.stop().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

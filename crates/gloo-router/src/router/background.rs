@@ -1,0 +1,540 @@
+//! Work of the router outside of calls: it carries out the last SetWeight again for one table, and restores tables of deleted
+//! Rollouts.
+//!
+//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use rollouts_rpc::Rollout;
+use route_planner::{
+    Plan, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
+};
+use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
+use serde::Deserialize as _;
+use serde_json::Value;
+use tokio::sync::{Notify, SetOnce};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::{
+    GlooRouter, RepairScope, carry_out,
+    deadline::Deadline,
+    memory::Memory,
+    write::{moves, plan_all},
+};
+use crate::collect::{Part, PluginUse};
+use crate::error::Failure;
+use crate::fights::Fights;
+use crate::from_rpc::{self, Policy, Request};
+use crate::report::{About, Behind, Orphanage, RepairOutcome};
+use crate::standing::{Standing, StandingIntents};
+
+/// The annotation with which the owner of a table turns off repairs.
+const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";
+
+/// State that calls share with the work outside of calls.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    standing: Mutex<StandingIntents>,
+    fights: Mutex<Fights>,
+    /// Rollouts whose SetWeight has ended and whose tables have to be checked.
+    set: Mutex<BTreeSet<ObjectKey>>,
+    /// Tables for which a call detected a fight, with the Rollout.
+    fought: Mutex<Vec<(ObjectKey, About)>>,
+    news: Notify,
+    /// The instance id of the controller, known from the first call on.
+    instance: SetOnce<Option<String>>,
+    /// The background tasks of the session.
+    tasks: Mutex<Tasks>,
+}
+
+/// The background tasks of the session.
+#[derive(Debug, Default)]
+struct Tasks {
+    running: JoinSet<()>,
+    is_over: bool,
+}
+
+/// What a repair of a table would have to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drift {
+    /// Nothing.
+    None,
+    /// A write that increases no canary's share.
+    Steady,
+    /// A write that increases a canary's share.
+    Growing,
+}
+
+/// Permission to write outside of calls: whether the controller that started this process is the leader.
+pub(crate) trait Fence: Send + Sync + 'static {
+    fn allows(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// The result of a repair.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Repaired {
+    pub(crate) rollout: About,
+    pub(crate) table: About,
+    pub(crate) outcome: RepairOutcome,
+}
+
+/// The outcome of restoring a table.
+#[derive(Debug)]
+pub(crate) enum Collected {
+    Restored(About),
+    /// It does not have to be restored.
+    Skipped,
+    /// The API server does not know the kind Rollout, so it is not known which Rollouts were deleted.
+    RolloutsUnknown,
+    Failed,
+}
+
+impl Background {
+    pub(crate) fn standing(&self) -> MutexGuard<'_, StandingIntents> {
+        lock(&self.standing)
+    }
+
+    pub(crate) fn fights(&self) -> MutexGuard<'_, Fights> {
+        lock(&self.fights)
+    }
+
+    /// Spawns a task that is cancelled when the session ends.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        if !tasks.is_over {
+            tasks.running.spawn(task);
+        }
+    }
+
+    /// Cancels all tasks and the requests that they wait for.
+    pub(crate) async fn stop(&self) {
+        let mut running = {
+            let mut tasks = lock(&self.tasks);
+            tasks.is_over = true;
+            std::mem::take(&mut tasks.running)
+        };
+        running.shutdown().await;
+    }
+
+    /// Records the instance id of the controller. A controller with an instance id calls only for Rollouts that have it as a
+    /// label, and one without an id only for Rollouts without the label.
+    pub(super) fn record_instance(&self, rollout: &Rollout) {
+        if !self.instance.initialized() {
+            let instance = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
+            // A concurrent call may have set it, to the same id.
+            let _ = self.instance.set(instance.cloned());
+        }
+    }
+
+    /// Waits for the first call. Returns the instance id of the controller, if it has one.
+    pub(crate) async fn instance(&self) -> Option<String> {
+        self.instance.wait().await.clone()
+    }
+
+    /// Suspends the standing intent of a Rollout: a call begins that may ask for something else.
+    pub(super) fn suspend(&self, rollout: &Rollout) {
+        self.standing().suspend(&from_rpc::key(rollout));
+    }
+
+    /// Records the standing intent after a SetWeight. `moved` are the tables in which it had to move traffic.
+    pub(super) fn set(
+        &self,
+        rollout: &Rollout,
+        standing: Standing,
+        leaves_marks: bool,
+        moved: &[ObjectKey],
+    ) {
+        let uid = standing.uid().to_owned();
+        let repeats = self.standing().set(rollout, standing, leaves_marks);
+        let key = from_rpc::key(rollout);
+        if repeats {
+            // The same weights were in force before, so another client has changed these tables.
+            let now = Instant::now();
+            for table in moved {
+                if self.fights().written(table, now) {
+                    let key = key.clone();
+                    let uid = uid.clone();
+                    lock(&self.fought).push((table.clone(), About { key, uid }));
+                }
+            }
+        }
+        if leaves_marks {
+            lock(&self.set).insert(key);
+            self.news.notify_one();
+        }
+    }
+
+    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the
+    /// call were ignored, and the tables for which a fight was detected, with the Rollout.
+    pub(crate) async fn news(&self) -> (BTreeSet<ObjectKey>, Vec<(ObjectKey, About)>) {
+        loop {
+            let set = std::mem::take(&mut *lock(&self.set));
+            let fought = std::mem::take(&mut *lock(&self.fought));
+            if !set.is_empty() || !fought.is_empty() {
+                return (set, fought);
+            }
+            self.news.notified().await;
+        }
+    }
+}
+
+/// Returns how far a table is behind the weight that the status of a Rollout records.
+#[must_use]
+pub fn behind_recorded(policy: &Policy, live: &Rollout, table: &RouteTableDoc) -> Option<Behind> {
+    let hashes = Memory::default().hashes(live);
+    let request = Standing::recorded(live)?.request_for(policy, live, hashes);
+    Behind::of(&request.ok()?, table)
+}
+
+impl<S: Store> GlooRouter<S> {
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// Spawns a task that is cancelled when the session ends. Must be called within a Tokio runtime.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(task);
+    }
+
+    /// Returns what a repair of `table` would write for the last SetWeight of a Rollout.
+    pub(crate) fn drift(&self, rollout: &ObjectKey, table: &RouteTableDoc) -> Drift {
+        let (request, is_complete) = match self.background.standing().of(rollout) {
+            Some(Standing {
+                request: Some(request),
+                is_complete,
+                ..
+            }) => (Arc::clone(request), *is_complete),
+            _ => return Drift::None,
+        };
+        if has_repairs_off(table) || is_unmodified_at_rest(&request, table) {
+            return Drift::None;
+        }
+        let (config, intent) = (&request.config, &request.intent);
+        let planned = match plan(config, intent, table) {
+            Ok(plan) if is_complete || !plan.grows() => Ok(plan),
+            _ => plan_toward_stable(config, intent, table),
+        };
+        match planned {
+            Ok(plan) if !self.moves(&plan) => Drift::None,
+            Ok(plan) if plan.grows() => Drift::Growing,
+            Ok(_) => Drift::Steady,
+            // The call has reported the error.
+            Err(_) => Drift::None,
+        }
+    }
+
+    /// Whether a plan moves traffic or copies of it, as far as the last known MirrorPolicies tell.
+    fn moves(&self, plan: &Plan) -> bool {
+        if !plan.needs_policies() {
+            return plan.moves_traffic();
+        }
+        match self.store.last_known_policies() {
+            Some(known) => moves(plan, &known),
+            None => plan.moves_traffic(),
+        }
+    }
+
+    /// Restores the standing intent of a Rollout from its status, if all its tables agree with it. A process that has just
+    /// started does not know who changed a table before.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
+        let Some((mut standing, mut request)) = self.recorded(rollout).await? else {
+            return Ok(());
+        };
+        let deadline = Deadline::of_call(self.call_timeout);
+        let selected = self.selected(&request, Decision::Plan, deadline).await;
+        let selected = self.for_weights(&mut request, selected, deadline).await;
+        let is_in_force = selected.failures.is_empty()
+            && plan_all(&request, &selected.tables)
+                .iter()
+                .all(|plan| plan.as_ref().is_ok_and(Plan::is_noop));
+        if is_in_force {
+            standing.tables = selected.keys();
+            standing.request = Some(Arc::new(request));
+            self.background.standing().resume(rollout, standing);
+            lock(&self.background.set).insert(rollout.clone());
+            self.background.news.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Returns what the last SetWeight asked for, as the current status of the Rollout records it.
+    async fn recorded(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<(Standing, Request)>, StoreError> {
+        let Some((live, false)) = self.live_rollout(rollout).await? else {
+            return Ok(None);
+        };
+        let standing = Standing::recorded(&live);
+        Ok(standing.and_then(|standing| {
+            let request = standing.request_for(&self.policy, &live, self.memory.hashes(&live));
+            Some((standing, request.ok()?))
+        }))
+    }
+
+    /// Returns how far a table is behind the last weight of a Rollout whose intent is standing.
+    pub(crate) fn behind(&self, standing: &Standing, table: &RouteTableDoc) -> Option<Behind> {
+        let Some(request) = &standing.request else {
+            let reason = format!("RouteTable {}: the last SetWeight failed", table.key());
+            return Some(Behind::not_in_force(reason));
+        };
+        Behind::of(request, table)
+    }
+
+    /// Returns how far a table with marks of a Rollout is behind the weight in the Rollout's status. There is no standing
+    /// intent if another write has changed the table after the last call.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn behind_status(
+        &self,
+        rollout: &ObjectKey,
+        table: &RouteTableDoc,
+    ) -> Result<Option<Behind>, StoreError> {
+        let recorded = self.recorded(rollout).await?;
+        Ok(recorded.and_then(|(_, request)| Behind::of(&request, table)))
+    }
+
+    /// Whether a promotion of the Rollout is held, so that another weight than that of the last call is in force.
+    pub(crate) fn is_held_back(&self, rollout: &ObjectKey) -> bool {
+        self.holds.is_held(rollout)
+    }
+
+    /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
+    /// Returns `None` if nothing has to be repaired.
+    pub(crate) async fn repair(
+        &self,
+        rollout: &ObjectKey,
+        table: &ObjectKey,
+        fence: &impl Fence,
+    ) -> Option<Repaired> {
+        let standing = self.background.standing().of(rollout).cloned()?;
+        let mut about = About {
+            key: table.clone(),
+            uid: String::new(),
+        };
+        let uid = standing.uid().to_owned();
+        let key = rollout.clone();
+        let rollout = About { key, uid };
+        let outcome = self
+            .repair_as(&rollout.key, &mut about, &standing, fence)
+            .await?;
+        Some(Repaired {
+            rollout,
+            table: about,
+            outcome,
+        })
+    }
+
+    async fn repair_as(
+        &self,
+        rollout: &ObjectKey,
+        table: &mut About,
+        standing: &Standing,
+        fence: &impl Fence,
+    ) -> Option<RepairOutcome> {
+        let (live, is_deleting) = match self.live_rollout(rollout).await {
+            Ok(Some((live, is_deleting))) => (Some(live), is_deleting),
+            Ok(None) => (None, false),
+            Err(error) => {
+                info!(%rollout, route_table = %table.key, "not repaired: {error}");
+                return Some(RepairOutcome::Failed);
+            }
+        };
+        let outdated = standing.outdated(live.as_ref(), is_deleting);
+        let Some(live) = live.filter(|_| outdated.is_none()) else {
+            if let Some(outdated) = outdated {
+                info!(%rollout, route_table = %table.key, "not repaired: {outdated}");
+            }
+            let mut intents = self.background.standing();
+            if intents.of(rollout) == Some(standing) {
+                intents.forget(rollout);
+            }
+            return Some(RepairOutcome::FencedRollout);
+        };
+        let hashes = self.memory.hashes(&live);
+        let request = standing.request_for(&self.policy, &live, hashes);
+        let mut request = request.ok()?;
+        if !standing.is_complete {
+            request = request.without_new_routes();
+        }
+        let deadline = Deadline::of_call(self.call_timeout);
+        let selected = self.selected(&request, Decision::Plan, deadline).await;
+        let selected = self.for_weights(&mut request, selected, deadline).await;
+        let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
+        let uid = document.raw().pointer("/metadata/uid");
+        table.uid = uid.and_then(Value::as_str).unwrap_or_default().to_owned();
+        if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
+            return None;
+        }
+        if !fence.allows().await {
+            return Some(RepairOutcome::FencedLease);
+        }
+        // A call that has begun meanwhile takes over the table.
+        if self.background.standing().of(rollout) != Some(standing) {
+            return None;
+        }
+        let only = RepairScope {
+            table: &table.key,
+            may_grow: standing.is_complete,
+        };
+        let shifted = self.shift(&request, selected, deadline, Some(only)).await;
+        match shifted.unwritten.first() {
+            None if shifted.moved.is_empty() => None,
+            None => Some(RepairOutcome::Written),
+            Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
+            Some(failure) => {
+                info!(%rollout, route_table = %table.key, "not repaired: {failure}");
+                Some(RepairOutcome::Failed)
+            }
+        }
+    }
+
+    /// Reads a Rollout, and whether it is being deleted.
+    pub(super) async fn live_rollout(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<(Rollout, bool)>, StoreError> {
+        let Some(live) = self.store.rollout(rollout).await? else {
+            return Ok(None);
+        };
+        let is_deleting = live.raw().pointer("/metadata/deletionTimestamp").is_some();
+        // The CustomResourceDefinition does not admit a Rollout that cannot be parsed.
+        let mut live = Rollout::deserialize(live.raw()).unwrap_or_default();
+        for step in live.steps_mut() {
+            // A mirror step of 0 % removes its route.
+            let mirror = step.set_mirror_route.as_mut();
+            if let Some(mirror) = mirror.filter(|mirror| mirror.percentage == Some(0)) {
+                mirror.percentage = None;
+                mirror.matches.clear();
+            }
+        }
+        Ok(Some((live.with_defaults(), is_deleting)))
+    }
+
+    /// Whether the current Rollout selects the current table.
+    async fn selects(&self, rollout: &Rollout, table: &ObjectKey) -> Result<bool, StoreError> {
+        let Ok(config) = from_rpc::config(&self.policy, rollout, &from_rpc::key(rollout)) else {
+            // It is unknown what an invalid block selects, so nothing may be restored.
+            return Ok(true);
+        };
+        match self.store.read(table).await {
+            Ok(table) => Ok(config.route_tables().matches(table.key(), table.labels())),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a table, with its managed fields.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn live_table(&self, table: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        self.store.read(table).await
+    }
+
+    /// Returns how an existing Rollout uses this plugin; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn plugin_use_of(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<PluginUse>, StoreError> {
+        let live = self.live_rollout(rollout).await?;
+        let names = &self.policy.plugin_names;
+        Ok(live.map(|(live, _)| PluginUse::of(&live, names)))
+    }
+
+    /// Removes what a Rollout left in a table, unless the Rollout exists and still takes care of it.
+    pub(crate) async fn collect(
+        &self,
+        part: &Part,
+        why: Orphanage,
+        fence: &impl Fence,
+    ) -> Collected {
+        let Part { rollout, table } = part;
+        match self.try_collect(part, why, fence).await {
+            Ok(collected) => collected,
+            Err(error) => {
+                info!(%rollout, route_table = %table, "not restored: {error}");
+                Collected::Failed
+            }
+        }
+    }
+
+    async fn try_collect(
+        &self,
+        part: &Part,
+        why: Orphanage,
+        fence: &impl Fence,
+    ) -> Result<Collected, Failure> {
+        let Part { rollout, table } = part;
+        let live = self.live_rollout(rollout).await?;
+        let names = &self.policy.plugin_names;
+        let is_orphan = match live.map(|(live, _)| (PluginUse::of(&live, names), live)) {
+            Some((PluginUse::Uses, live)) => {
+                why == Orphanage::Deselected && !self.selects(&live, table).await?
+            }
+            Some((state, _)) => state == PluginUse::SettledWithout,
+            None if self.store.knows_rollouts(&rollout.namespace).await? => true,
+            None => return Ok(Collected::RolloutsUnknown),
+        };
+        if !is_orphan {
+            debug!(%rollout, route_table = %table, "not restored: the Rollout still uses the table");
+            return Ok(Collected::Skipped);
+        }
+        if !fence.allows().await {
+            return Ok(Collected::Failed);
+        }
+        let document = match self.store.read(table).await {
+            Err(StoreError::NotFound { .. }) => return Ok(Collected::Skipped),
+            read => read?,
+        };
+        let mark = self.policy.mark(rollout);
+        let plan = restore(&mark, &document)?;
+        let policies = self.policies_if_any().await?;
+        // A Rollout that only deselected this table may mirror requests of others.
+        let is_left = |policy: &&MirrorPolicyDoc| match why {
+            Orphanage::Deselected => is_for_table(policy, &mark, table),
+            _ => belongs_to(policy, &mark),
+        };
+        // A policy is deleted before its routes.
+        for policy in policies.iter().filter(is_left) {
+            self.delete_policy(rollout, policy).await?;
+        }
+        if plan.is_noop() {
+            return Ok(Collected::Skipped);
+        }
+        carry_out(&*self.store, &plan).await?;
+        let uid = document.raw().pointer("/metadata/uid");
+        Ok(Collected::Restored(About {
+            key: table.clone(),
+            uid: uid.and_then(Value::as_str).unwrap_or_default().to_owned(),
+        }))
+    }
+}
+
+/// Whether the owner of a table has turned off repairs.
+fn has_repairs_off(table: &RouteTableDoc) -> bool {
+    let annotations = table.annotations();
+    annotations.is_some_and(|all| all.get(REPAIR_ANNOTATION).is_some_and(|it| it == "off"))
+}
+
+/// Whether the Rollout is at rest and a table has nothing of it, so that every edit is the owner's.
+fn is_unmodified_at_rest(request: &Request, table: &RouteTableDoc) -> bool {
+    let has_marks = |marks: BTreeSet<ObjectKey>| marks.contains(&request.intent.rollout);
+    is_rest(&request.config, &request.intent)
+        && involved(table).is_ok_and(|marks| !has_marks(marks))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

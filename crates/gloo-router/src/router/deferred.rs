@@ -1,0 +1,177 @@
+//! Maintenance of a router over a cache: it answers for Rollouts at rest while the cache is being filled, checks these
+//! Rollouts once it is, and forgets deleted Rollouts.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gloo_types::ObjectKey;
+use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
+use route_planner::{Plan, PlanError, belongs_to, involved};
+use route_store::{
+    CachedRouteStore, ChangeKind, PluginBlock, Priority, RolloutKeeper, RolloutReader as _, Store,
+    TableKeeper,
+};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::{GlooRouter, write::LivePolicies};
+use crate::from_rpc::{self, Policy};
+use crate::report::Report;
+
+/// Pause between two checks whether the cache is filled.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Rollouts at rest whose calls were answered before their tables were known.
+#[derive(Debug, Default)]
+pub(super) struct Deferred(Mutex<BTreeSet<ObjectKey>>);
+
+impl Deferred {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the status of a Rollout says that all traffic goes to the stable version.
+fn is_at_rest(rollout: &Rollout) -> bool {
+    let weights = rollout.status.canary.weights.as_ref();
+    rollout.status.is_promoted()
+        && weights.is_some_and(|it| it.canary.weight == 0 && it.additional.is_empty())
+}
+
+impl<S: Store> GlooRouter<S> {
+    /// Whether a call for a Rollout at rest is answered before the tables are known. After a change of the leader, the
+    /// controller calls for thousands of Rollouts at once.
+    pub(super) async fn defer(&self, rollout: &Rollout) -> bool {
+        if !is_at_rest(rollout) {
+            return false;
+        }
+        // Inserted before the cache is asked, so that the check after the start cannot miss it.
+        let key = from_rpc::key(rollout);
+        self.deferred.lock().insert(key.clone());
+        let defers = self.store.is_starting().await;
+        if defers {
+            self.observer.observe(&Report::Deferred);
+        } else {
+            self.deferred.lock().remove(&key);
+        }
+        defers
+    }
+
+    /// Returns the last known MirrorPolicies if none of `plans` changes a table or a policy.
+    pub(super) fn unchanged_policies(&self, plans: &[Result<Plan, PlanError>]) -> LivePolicies {
+        let known = self.store.last_known_policies()?;
+        let is_noop = |plan: &Result<Plan, PlanError>| {
+            let plan = plan.as_ref().ok().filter(|plan| plan.is_noop());
+            plan.is_some_and(|it| it.policy_changes(&known).is_ok_and(|it| it.is_empty()))
+        };
+        plans.iter().all(is_noop).then_some(known)
+    }
+
+    /// Whether the last known MirrorPolicies include one with the mark of the Rollout. Also `true` if none were ever read.
+    pub(super) fn has_known_policy(&self, mark: &ObjectKey) -> bool {
+        let known = self.store.last_known_policies();
+        known.is_none_or(|known| known.iter().any(|it| belongs_to(it, mark)))
+    }
+}
+
+impl GlooRouter<CachedRouteStore> {
+    /// Runs beside the calls. Returns only if the cache ends.
+    pub(crate) async fn maintain(&self) {
+        let mut changes = self.store.rollouts().subscribe();
+        self.check_deferred().await;
+        loop {
+            match changes.recv().await {
+                Ok(change) if change.kind == ChangeKind::Deleted => {
+                    self.memory.forget(&change.key);
+                    self.background().standing().forget(&change.key);
+                }
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => self.forget_deleted(),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Forgets Rollouts that do not exist, if the cache knows all Rollouts.
+    fn forget_deleted(&self) {
+        let rollouts = self.store.rollouts();
+        if rollouts.check(None, route_store::FRESH).is_ok() {
+            self.memory.retain(|key| rollouts.get(key).is_some());
+            let mut standing = self.background().standing();
+            standing.retain(|key| rollouts.get(key).is_some());
+        }
+    }
+
+    /// Restores the tables of Rollouts whose calls were deferred, where a table still has marks of one.
+    async fn check_deferred(&self) {
+        let tables = self.store.tables();
+        let tables = loop {
+            tables.settled(None).await;
+            if let Ok(tables) = tables.checked(Duration::MAX) {
+                break tables;
+            }
+            sleep(PAUSE).await;
+        };
+        let deferred = mem::take(&mut *self.deferred.lock());
+        let marked: BTreeSet<&ObjectKey> = tables.iter().flat_map(|it| &it.owners).collect();
+        for rollout in deferred.iter().filter(|key| marked.contains(key)) {
+            info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
+            self.restore_rest(rollout).await;
+        }
+    }
+
+    async fn restore_rest(&self, key: &ObjectKey) {
+        let live = match self.store.rollout(key).await {
+            Ok(Some(live)) => live,
+            Ok(None) => return,
+            Err(error) => {
+                warn!(rollout = %key, "not restored, the next pass retries: {}", error.chain());
+                return;
+            }
+        };
+        let Ok(live) = serde_json::from_value::<Rollout>(live.into_raw()) else {
+            return;
+        };
+        let live = live.with_defaults();
+        if !is_at_rest(&live) {
+            return;
+        }
+        let rest = DesiredWeight {
+            value: 0,
+            max: live.max_traffic_weight(),
+        };
+        let set = self.call(Priority::Repair, |deadline| {
+            self.set_weights(&live, rest, &[], deadline)
+        });
+        if let Err(error) = set.await {
+            warn!(rollout = %key, "not restored, the next pass retries: {}", error_chain(&error));
+        }
+    }
+}
+
+/// Creates the keeper that reduces a Rollout to what decides about its traffic, if it configures the plugin.
+pub fn rollout_keeper(policy: Policy) -> RolloutKeeper {
+    RolloutKeeper::new(Box::new(move |rollout| {
+        let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
+        let has_block = |name: &String| plugins.is_some_and(|all| all.contains_key(name));
+        if !policy.plugin_names.iter().any(has_block) {
+            return PluginBlock::Absent;
+        }
+        match from_rpc::config(&policy, rollout, &from_rpc::key(rollout)) {
+            Ok(config) => PluginBlock::Selects(config.route_tables().clone()),
+            Err(_) => PluginBlock::Unusable,
+        }
+    }))
+}
+
+/// Creates the keeper that stores the text of a RouteTable and which Rollouts of this cluster have marks on it.
+pub fn table_keeper(policy: Policy) -> TableKeeper {
+    TableKeeper::new(move |table| {
+        let marks = involved(table).map_err(|error| error_chain(&error))?;
+        let owners = marks.iter().filter_map(|mark| policy.marked(mark));
+        Ok(owners.collect())
+    })
+}

@@ -1,0 +1,458 @@
+//! `doctor`: checks that a cluster has what the plugin needs.
+//!
+//! This file reads the cluster. Plain functions in the submodules judge what it has read.
+
+mod argo_cd;
+mod config_map;
+mod permissions;
+mod plugin_file;
+
+pub use permissions::{Permission, permissions};
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use futures::future::try_join_all;
+use gloo_router::{Policy, from_rpc};
+use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, Error};
+use rollouts_rpc::error_chain;
+use route_planner::PluginConfig;
+use route_store::{ClientError, Clusters, KubeRouteStore};
+use serde::Serialize;
+
+use self::config_map::Entry;
+use self::permissions::Cluster;
+use super::Answer;
+use super::controller::{self, ControllerRelease, Deployed};
+use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
+use super::world::{Live, Subject};
+
+/// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
+///
+/// It checks the API server, the CRDs, the controller, its permissions and ConfigMap, the plugin's file, the Rollouts that
+/// use the plugin, and Argo CD Applications that would revert its changes.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  doctor                                            with your own kubeconfig
+  doctor --service-account argo/rollouts            when the controller runs as another account
+  doctor -o json                                    JSON output
+
+Without permission to create SubjectAccessReviews, doctor checks your own permissions instead of those of the controller's \
+service account. It downloads the plugin's file if its location is a URL, to compare it with the checksum. It can check a \
+file in the controller's container only if it runs there.
+
+Exit codes: 0 no problems; 1 problems; 2 the command line is wrong; 3 the cluster cannot be reached.")]
+pub(crate) struct Args {
+    /// The controller's namespace.
+    #[arg(long, value_name = "NAMESPACE", default_value = controller::NAMESPACE)]
+    controller_namespace: String,
+
+    /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
+    #[arg(long, value_name = "ACCOUNT")]
+    service_account: Option<String>,
+
+    #[command(flatten)]
+    live: Live,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    subject: &'static str,
+    verdict: Verdict,
+    /// The result, and for anything but `ok` the remedy.
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// It may be intended, or could not be checked.
+    Warning,
+    Problem,
+}
+
+impl Finding {
+    fn ok(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            subject,
+            verdict: Verdict::Ok,
+            message: message.into(),
+        }
+    }
+
+    fn warning(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warning,
+            ..Self::ok(subject, message)
+        }
+    }
+
+    fn problem(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Problem,
+            ..Self::ok(subject, message)
+        }
+    }
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let clusters = args.live.clusters();
+    let findings = check_cluster(args, &clusters).await?;
+    output::print(&args.output.render(&findings, |findings| text(findings))?)?;
+    let is_ok = findings.iter().all(|it| it.verdict != Verdict::Problem);
+    Ok(if is_ok { Answer::Yes } else { Answer::No })
+}
+
+async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding>> {
+    let client = clusters.local.client().await?;
+    let management = clusters.tables.client().await?;
+    let mut findings = vec![
+        Finding::ok("plugin", crate::VERSION),
+        Finding::ok("API server", version(client, "the API server").await?),
+    ];
+    if !clusters.is_one() {
+        let version = version(management, "the API server of the management cluster").await?;
+        findings.push(Finding::ok("management", version));
+    }
+    let (controller, finding) = controller(args, client).await;
+    findings.push(finding);
+    let release = controller.as_ref();
+    let release = release.and_then(|it| ControllerRelease::of_image(&it.image));
+    let only = controller.and_then(|it| it.only);
+    let has_tables = has_resource(management, &mut findings, &TABLES).await;
+    let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
+
+    let entries = entries(args, client, &mut findings).await;
+    let mut policy = args.live.policy();
+    for entry in &entries {
+        policy
+            .plugin_names
+            .extend(entry.flags_policy().plugin_names);
+    }
+    output::progress("reading Rollouts");
+    let rollouts = match has_rollouts {
+        true => subjects(&clusters.local, only.as_deref(), &mut findings).await,
+        false => None,
+    };
+    // Without the Rollouts, nothing is known about the names that they use and the tables that they select.
+    if let Some(rollouts) = &rollouts {
+        findings.extend(config_map::names(&entries, rollouts));
+        findings.extend(advice(client, release, &policy, rollouts).await);
+    }
+    let are_known = rollouts.is_some();
+    let rollouts = rollouts.unwrap_or_default();
+    let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
+    if mirrors {
+        has_resource(management, &mut findings, &MIRROR_POLICIES).await;
+    }
+    let mut of_tables = namespaces(&policy, &rollouts);
+    of_tables.extend(only.clone().filter(|_| of_tables.is_empty()));
+    let places = Places { only, of_tables };
+    findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts, &places).await?);
+    if has_tables && are_known {
+        output::progress("reading RouteTables");
+        findings.extend(tables(&clusters.tables, management, &policy, &rollouts, &places).await);
+    }
+    Ok(findings)
+}
+
+/// The namespaces that the controller and its Rollouts use.
+struct Places {
+    /// The only namespace whose Rollouts the controller reads; `None` for all.
+    only: Option<String>,
+    of_tables: Vec<String>,
+}
+
+async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
+    let version = client.apiserver_version().await;
+    let version = version.map_err(ClientError::from);
+    let version = version.with_context(|| format!("cannot reach {what}"))?;
+    Ok(version.git_version)
+}
+
+/// A resource that the cluster must have.
+struct Needed {
+    subject: &'static str,
+    group_version: &'static str,
+    plural: &'static str,
+    remedy: &'static str,
+}
+
+const TABLES: Needed = Needed {
+    subject: "RouteTables",
+    group_version: "networking.gloo.solo.io/v2",
+    plural: RouteTable::PLURAL,
+    remedy: "install Gloo Platform, or name the cluster that has it with --kubeconfig in the plugin's args",
+};
+const ROLLOUTS: Needed = Needed {
+    subject: "Rollouts",
+    group_version: "argoproj.io/v1alpha1",
+    plural: "rollouts",
+    remedy: "install Argo Rollouts",
+};
+const MIRROR_POLICIES: Needed = Needed {
+    subject: "MirrorPolicies",
+    group_version: "trafficcontrol.policy.gloo.solo.io/v2",
+    plural: MirrorPolicy::PLURAL,
+    remedy: "setMirrorRoute steps need them: install the CRDs of Gloo Platform",
+};
+
+async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Needed) -> bool {
+    let Needed {
+        subject,
+        group_version,
+        plural,
+        remedy,
+    } = needed;
+    let name = format!("{plural} of {group_version}");
+    let served = client.list_api_group_resources(group_version).await;
+    let (is_there, finding) = match served {
+        Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {
+            (true, Finding::ok(subject, name))
+        }
+        Ok(_) => (
+            false,
+            Finding::problem(subject, format!("no {name}: {remedy}")),
+        ),
+        Err(error) if is_absent(&error) => (
+            false,
+            Finding::problem(subject, format!("no {name}: {remedy}")),
+        ),
+        Err(error) => {
+            let error = ClientError::from(error);
+            let message = format!("cannot be checked: {}", error_chain(&error));
+            (true, Finding::warning(subject, message))
+        }
+    };
+    findings.push(finding);
+    is_there
+}
+
+/// Returns the controller, if it was found, and the finding about it.
+async fn controller(args: &Args, client: &Client) -> (Option<Deployed>, Finding) {
+    const SUBJECT: &str = "controller";
+    let namespace = &args.controller_namespace;
+    match controller::deployed(client, namespace).await {
+        Ok(Some(controller)) => {
+            let only = controller.only.as_ref();
+            let only = only.map(|namespace| format!(", only for namespace {namespace}"));
+            let message = format!("{}{}", controller.image, only.unwrap_or_default());
+            (Some(controller), Finding::ok(SUBJECT, message))
+        }
+        Ok(None) => {
+            let message = format!(
+                "not found in namespace {namespace}: if it runs in another one, set --controller-namespace"
+            );
+            (None, Finding::warning(SUBJECT, message))
+        }
+        Err(error) => (None, unreadable(SUBJECT, "Deployments", error)),
+    }
+}
+
+/// Returns findings about Rollouts whose aborts or next updates go wrong with the controller's release.
+async fn advice(
+    client: &Client,
+    release: Option<ControllerRelease>,
+    policy: &Policy,
+    rollouts: &[Subject],
+) -> Vec<Finding> {
+    let uses_plugin = |it: &&Subject| from_rpc::config(policy, &it.rollout, &it.key).is_ok();
+    let mut findings = Vec::new();
+    for subject in rollouts.iter().filter(uses_plugin) {
+        let status = &subject.rollout.status;
+        let pong = controller::unprepared_pong(client, &subject.rollout, status).await;
+        let advice = controller::abort_advice(release, &subject.api).into_iter();
+        for advice in advice.chain(pong.map(|pong| pong.to_string())) {
+            let message = format!("Rollout {}: {advice}", subject.key);
+            findings.push(Finding::warning("Rollouts", message));
+        }
+    }
+    findings
+}
+
+/// Returns the entries of the ConfigMap that register this plugin.
+async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> Vec<Entry> {
+    let namespace = &args.controller_namespace;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let data = match maps.get_opt("argo-rollouts-config").await {
+        Ok(map) => map.and_then(|map| map.data),
+        Err(error) => {
+            findings.push(unreadable(config_map::SUBJECT, "ConfigMaps", error));
+            return Vec::new();
+        }
+    };
+    let text = data.and_then(|mut data| data.remove("trafficRouterPlugins"));
+    let (entries, found) = config_map::read(namespace, text.as_deref(), &args.live.policy());
+    findings.extend(found);
+    for entry in &entries {
+        findings.push(plugin_file::check(entry).await);
+    }
+    entries
+}
+
+/// Reads all Rollouts, or those of one namespace. Returns `None` if they cannot be read.
+async fn subjects(
+    store: &KubeRouteStore,
+    only: Option<&str>,
+    findings: &mut Vec<Finding>,
+) -> Option<Vec<Subject>> {
+    const SUBJECT: &str = "Rollouts";
+    let rollouts = match store.rollouts(only).await {
+        Ok(rollouts) => rollouts,
+        Err(error) => {
+            findings.push(Finding::warning(SUBJECT, error_chain(&error)));
+            return None;
+        }
+    };
+    let mut subjects = Vec::new();
+    for rollout in rollouts {
+        match Subject::new(rollout.raw().clone()) {
+            Ok(subject) => subjects.push(subject),
+            Err(error) => findings.push(Finding::problem(SUBJECT, error_chain(&error))),
+        }
+    }
+    Some(subjects)
+}
+
+/// Checks the permissions of the plugin in each of its clusters.
+async fn check_permissions(
+    args: &Args,
+    clusters: &Clusters,
+    mirrors: bool,
+    policy: &Policy,
+    rollouts: &[Subject],
+    places: &Places,
+) -> anyhow::Result<Vec<Finding>> {
+    let controller = &args.controller_namespace;
+    let account = args.service_account.clone();
+    let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
+    let local = Cluster {
+        subject: "permissions",
+        client: clusters.local.client().await?,
+        account: Some(&account),
+        role: match places.only {
+            Some(_) => "Role argo-rollouts-gloo-platform",
+            None => "ClusterRole argo-rollouts-gloo-platform",
+        },
+        place: "",
+    };
+    let in_namespaces: BTreeSet<String> = rollouts
+        .iter()
+        .map(|rollout| rollout.key.namespace.clone())
+        .chain(places.only.clone())
+        .collect();
+    let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
+    let of_tables = permissions::of_tables(mirrors, &places.of_tables);
+    let mut of_rollouts = permissions::of_rollouts(mirrors, &in_namespaces, controller);
+    if clusters.is_one() {
+        of_rollouts.extend(of_tables);
+        return Ok(permissions::examine(local, of_rollouts).await);
+    }
+    let cluster = policy.cluster.as_deref().unwrap_or_default();
+    let role = format!("ClusterRole argo-rollouts-workload-{cluster} of the management cluster");
+    let management = Cluster {
+        subject: "permissions",
+        client: clusters.tables.client().await?,
+        // The kubeconfig contains the plugin's identity.
+        account: None,
+        role: &role,
+        place: " in the management cluster",
+    };
+    let mut findings = permissions::examine(local, of_rollouts).await;
+    findings.extend(permissions::examine(management, of_tables).await);
+    Ok(findings)
+}
+
+/// Returns the namespaces of the Rollouts' tables.
+fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
+    let configs = rollouts
+        .iter()
+        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
+    let namespaces = configs.flat_map(|config| config.route_tables().namespaces.clone());
+    let mut namespaces: Vec<String> = namespaces.collect();
+    namespaces.sort();
+    namespaces.dedup();
+    namespaces
+}
+
+/// Checks for Applications that would revert the tables which Rollouts select.
+async fn tables(
+    store: &KubeRouteStore,
+    client: &Client,
+    policy: &Policy,
+    rollouts: &[Subject],
+    places: &Places,
+) -> Vec<Finding> {
+    let listed = match places.only {
+        Some(_) => {
+            let lists = places.of_tables.iter().map(|it| store.tables(Some(it)));
+            try_join_all(lists).await.map(|lists| lists.concat())
+        }
+        None => store.tables(None).await,
+    };
+    let tables = match listed {
+        Ok(tables) => tables,
+        Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
+    };
+    let configs = rollouts
+        .iter()
+        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
+    let configs: Vec<_> = configs.collect();
+    let is_selected = |table: &&RouteTableDoc| {
+        let mut selectors = configs.iter().map(PluginConfig::route_tables);
+        selectors.any(|it| it.matches(table.key(), table.labels()))
+    };
+    let selected: Vec<&RouteTableDoc> = tables.iter().filter(is_selected).collect();
+    let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Application");
+    let applications: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    match applications.list(&ListParams::default()).await {
+        Ok(list) => argo_cd::examine(&selected, &list.items),
+        Err(error) if is_absent(&error) => {
+            vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
+        }
+        Err(error) => vec![unreadable(argo_cd::SUBJECT, "Applications", error)],
+    }
+}
+
+fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
+
+fn unreadable(subject: &'static str, what: &str, error: Error) -> Finding {
+    let error = ClientError::from(error);
+    Finding::warning(
+        subject,
+        format!("{what} cannot be read: {}", error_chain(&error)),
+    )
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding {
+        subject,
+        verdict,
+        message,
+    } in findings
+    {
+        let (style, word) = match verdict {
+            Verdict::Ok => (GREEN, "ok"),
+            Verdict::Warning => (YELLOW, "warning"),
+            Verdict::Problem => (RED, "problem"),
+        };
+        let subject = styled(BOLD, &format!("{subject:14}"));
+        text += &format!("{style}{word:7}{style:#}  {subject}  {message}\n");
+    }
+    text
+}

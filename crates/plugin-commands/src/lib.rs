@@ -1,0 +1,165 @@
+//! The commands of the plugin for people and pipelines, and the flags that they share with the plugin. They run the router on a
+//! copy of the tables, and show its decisions before anything is written.
+//!
+//! Each command first builds a report, a plain value, and then prints it in the requested format.
+
+mod controller;
+mod doctor;
+mod flags;
+mod input;
+mod install;
+mod output;
+mod passes;
+mod plan;
+mod restore;
+mod routes;
+mod simulate;
+mod status;
+mod validate;
+mod world;
+
+pub use controller::{AbortDelay, ControllerRelease};
+pub use doctor::{Permission, permissions};
+pub use flags::{Flags, LogLevel, Protocol};
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// The name of the program.
+const PROGRAM: &str = "rollouts-plugin-trafficrouter-glooplatform";
+
+/// The version of the program. In a release also the commit that it was built from, which `cargo xtask dist` sets at compile
+/// time.
+pub const VERSION: &str = match option_env!("RELEASE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
+/// The User-Agent of each request.
+fn user_agent() -> String {
+    route_store::user_agent(PROGRAM, VERSION)
+}
+
+/// Shown to a person who runs the plugin without a command.
+pub const HINT: &str =
+    "Commands for people: plan, simulate, validate, status, restore and doctor; see --help.";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 success; 1 a problem was found, or the plugin would refuse; \
+2 the command line is wrong; 3 an input or the cluster cannot be read.";
+
+/// Argo Rollouts traffic router for Solo.io Gloo Platform.
+///
+/// Without a command this is the plugin, which the Rollouts controller starts: register it in the ConfigMap
+/// `argo-rollouts-config` under `trafficRouterPlugins`, with its flags as `args`. The commands are for people.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = PROGRAM,
+    version = VERSION,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    after_help = EXIT_CODES
+)]
+pub struct CommandLine {
+    #[command(flatten)]
+    flags: Flags,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Command {
+    Plan(plan::Args),
+    Simulate(simulate::Args),
+    Validate(validate::Args),
+    Status(status::Args),
+    Restore(restore::Args),
+    Doctor(doctor::Args),
+    Install(install::Args),
+    /// Print a script that completes this command line in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// The answer of a command that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+}
+
+impl CommandLine {
+    /// Runs the command that the line names, or `plugin` if it names none. `--help` lists the exit codes.
+    pub fn run(&self, plugin: impl FnOnce(&Flags) -> ExitCode) -> ExitCode {
+        let Some(command) = &self.command else {
+            return plugin(&self.flags);
+        };
+        match answer(command) {
+            Ok(Answer::Yes) => ExitCode::SUCCESS,
+            Ok(Answer::No) => ExitCode::from(1),
+            Err(error) => {
+                output::print_error(&one_line(&error));
+                ExitCode::from(3)
+            }
+        }
+    }
+}
+
+/// Formats an error and its causes as one line. Of each only the first line is used, since some continue with an excerpt.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        let line = cause.lines().next().unwrap_or_default();
+        if !text.contains(line) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += line;
+        }
+    }
+    let mut causes = error.chain();
+    if let Some(flags) = causes.find_map(|cause| cause.downcast_ref().and_then(gloo_router::flags))
+    {
+        text += &format!(" ({flags})");
+    }
+    text
+}
+
+fn answer(command: &Command) -> anyhow::Result<Answer> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Plan(args) => plan::run(args).await,
+            Command::Simulate(args) => simulate::run(args).await,
+            Command::Validate(args) => validate::run(args).await,
+            Command::Status(args) => status::run(args).await,
+            Command::Restore(args) => restore::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
+            Command::Install(args) => install::run(args),
+            Command::Completions { shell } => {
+                let mut command = CommandLine::command();
+                let name = command.get_name().to_owned();
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut command, name, &mut script);
+                output::print(&String::from_utf8_lossy(&script))?;
+                Ok(Answer::Yes)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,301 @@
+//! `plan`: shows what one call of the controller would change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use gloo_router::from_rpc;
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
+use rollouts_rpc::WeightDestination;
+use route_store::{MemoryRouteStore, Operation, PolicyStore as _, StoreError};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Answer;
+use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
+use super::passes::{Call, Pass, Trial, Update, unmatched_entries};
+use super::world::Source;
+
+/// Show what a call of the controller would change, as a diff. Writes nothing.
+///
+/// The Rollout and its RouteTables come from files or from the cluster. A Rollout without a running update is planned as if a
+/// new version had just been applied.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  plan -f rollout.yaml -f shop.yaml --weight 25     what setWeight 25 would do
+  plan shop/reviews --step 2                        all that step 2 would do, in the cluster
+  plan -f rollout.yaml --live --weight 50           the Rollout of a file, the tables of the cluster
+  plan shop/reviews --weight 25 -o patch            the JSON Patch that would be sent
+
+Exit codes: 0 planned; 1 the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+pub(crate) struct Args {
+    /// The Rollout, as name or namespace/name; required if there are several.
+    rollout: Option<String>,
+
+    #[command(flatten)]
+    asked: Asked,
+
+    /// With --weight: an additional destination, as of an experiment; repeatable.
+    #[arg(long, value_name = "SERVICE=WEIGHT", requires = "weight", value_parser = additional)]
+    additional: Vec<(String, i32)>,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: PlanFormat,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Asked {
+    /// SetWeight with this weight.
+    #[arg(long)]
+    weight: Option<i32>,
+
+    /// SetHeaderRoute, with the matches of the step that sets this route.
+    #[arg(long, value_name = "NAME")]
+    header_route: Option<String>,
+
+    /// SetMirrorRoute, with the matches of the step that sets this route.
+    #[arg(long, value_name = "NAME")]
+    mirror_route: Option<String>,
+
+    /// RemoveManagedRoutes.
+    #[arg(long)]
+    remove_managed_routes: bool,
+
+    /// All calls at this step, counted from 0 as status.currentStepIndex is; at an experiment, those while it runs.
+    #[arg(long, value_name = "INDEX")]
+    step: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PlanFormat {
+    Text,
+    Json,
+    Yaml,
+    Patch,
+}
+
+/// The result of the calls.
+#[derive(Debug, Serialize)]
+struct Report {
+    rollout: String,
+    calls: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// Entries of the plugin block that select no route. The plugin carries out the calls with the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmatched: Option<String>,
+    warnings: Vec<String>,
+    changes: Vec<Change>,
+}
+
+/// One object that would change.
+#[derive(Debug, Serialize)]
+struct Change {
+    kind: &'static str,
+    object: String,
+    /// The JSON Patches that would be sent, without their test of `resourceVersion`. Empty for an object that is created or
+    /// deleted.
+    patches: Vec<Value>,
+    /// `null` for an object that is created.
+    before: Value,
+    /// `null` for an object that is deleted.
+    after: Value,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
+    let update = Update::new(&subject);
+    let before = objects(&store).await?;
+    let trial = Trial::new(&store, args.source.policy(), &subject);
+    let mut report = Report {
+        rollout: subject.key.to_string(),
+        calls: Vec::new(),
+        refused: None,
+        unmatched: None,
+        warnings: Vec::new(),
+        changes: Vec::new(),
+    };
+    let pass = args.pass(&update)?;
+    let mut deferred = None;
+    for call in &pass.calls {
+        let outcome = trial.call(&pass.rollout, call).await;
+        report.calls.push(call.to_string());
+        report.warnings.extend(outcome.warnings);
+        report.refused = report.refused.or(outcome.error);
+        deferred = deferred.or(outcome.deferred);
+    }
+    report.refused = report.refused.or(deferred);
+    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
+    if let Ok(config) = config {
+        report.unmatched = unmatched_entries(&config, &store).await;
+    }
+    report.changes = changes(&store, &before, &objects(&store).await?);
+    output::print(&match args.output {
+        PlanFormat::Text => text(&report)?,
+        PlanFormat::Json => output::json(&report)?,
+        PlanFormat::Yaml => output::yaml(&report)?,
+        PlanFormat::Patch => patch(&report)?,
+    })?;
+    Ok(match report.refused.or(report.unmatched) {
+        None => Answer::Yes,
+        Some(_) => Answer::No,
+    })
+}
+
+impl Args {
+    /// Returns the requested calls, as the controller would make them.
+    fn pass(&self, update: &Update<'_>) -> anyhow::Result<Pass> {
+        let asked = &self.asked;
+        let only = |call: Call, pass: Pass| Pass {
+            calls: vec![call],
+            ..pass
+        };
+        let here = Pass {
+            at: String::new(),
+            rollout: update.rollout().clone(),
+            calls: Vec::new(),
+        };
+        if let Some(index) = asked.step {
+            let Some(pass) = update.step(index).into_iter().next() else {
+                let steps = update.steps();
+                bail!("the Rollout has no step {index}: it has {steps}, counted from 0");
+            };
+            return Ok(pass);
+        }
+        if let Some(weight) = asked.weight {
+            let additional = self
+                .additional
+                .iter()
+                .map(|(service, weight)| WeightDestination {
+                    weight: *weight,
+                    service_name: service.clone(),
+                    pod_template_hash: service.clone(),
+                });
+            let call = Call::SetWeight(weight, additional.collect());
+            return Ok(only(call, here));
+        }
+        let is_asked_for = |call: &Call| match call {
+            Call::SetHeaderRoute(route) => Some(&route.name) == asked.header_route.as_ref(),
+            Call::SetMirrorRoute(route) => Some(&route.name) == asked.mirror_route.as_ref(),
+            _ => false,
+        };
+        if let Some(name) = asked.header_route.as_ref().or(asked.mirror_route.as_ref()) {
+            let passes = (0..update.steps()).flat_map(|index| update.step(index));
+            let found = passes.into_iter().find_map(|pass| {
+                let call = pass.calls.iter().find(|call| is_asked_for(call)).cloned()?;
+                Some(only(call, pass))
+            });
+            return found.with_context(|| format!("no step sets a route {name}"));
+        }
+        Ok(only(Call::RemoveManagedRoutes, here))
+    }
+}
+
+type Objects = BTreeMap<(&'static str, ObjectKey), Value>;
+
+async fn objects(store: &MemoryRouteStore) -> Result<Objects, StoreError> {
+    let mut objects = Objects::new();
+    for table in store.tables()? {
+        let key = table.key().clone();
+        objects.insert((RouteTable::KIND, key), unversioned(table.into_raw()));
+    }
+    for policy in store.policies().await? {
+        let key = policy.key().clone();
+        objects.insert((MirrorPolicy::KIND, key), unversioned(policy.into_raw()));
+    }
+    Ok(objects)
+}
+
+/// Removes the version that the memory store sets.
+fn unversioned(mut object: Value) -> Value {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.shift_remove("resourceVersion");
+    }
+    object
+}
+
+fn changes(store: &MemoryRouteStore, before: &Objects, after: &Objects) -> Vec<Change> {
+    let written = store.written();
+    let ids: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let changed = ids.into_iter().filter(|id| before.get(id) != after.get(id));
+    let change = |id: &(&'static str, ObjectKey)| {
+        let (kind, key) = id;
+        let of_object = written
+            .iter()
+            .filter(|it| it.kind == *kind && it.key == *key);
+        let patches = of_object.filter_map(|write| match &write.operation {
+            Operation::Patch(patch) => Some(without_version(patch)),
+            Operation::Create(_) | Operation::Delete => None,
+        });
+        Change {
+            kind,
+            object: key.to_string(),
+            patches: patches.collect(),
+            before: before.get(id).cloned().unwrap_or_default(),
+            after: after.get(id).cloned().unwrap_or_default(),
+        }
+    };
+    changed.map(change).collect()
+}
+
+/// Removes the test of the resource version from a patch. The other tests guard the current values.
+fn without_version(patch: &json_patch::Patch) -> Value {
+    let operations = patch.iter();
+    let operations = operations.filter(|it| *it.path() != "/metadata/resourceVersion");
+    operations.map(|operation| json!(operation)).collect()
+}
+
+fn text(report: &Report) -> anyhow::Result<String> {
+    let mut text = styled(BOLD, &format!("Rollout {}", report.rollout));
+    text += &format!(": {}\n", report.calls.join(", "));
+    for change in &report.changes {
+        let label = format!("{} {}", change.kind, change.object);
+        text += "\n";
+        text += &output::diff(&label, &change.before, &change.after)?;
+    }
+    if !report.warnings.is_empty() || report.refused.is_some() || report.unmatched.is_some() {
+        text += "\n";
+    }
+    for warning in &report.warnings {
+        text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+    }
+    if let Some(unmatched) = &report.unmatched {
+        text += &format!("{RED}error{RED:#}: {unmatched}\n");
+    }
+    match &report.refused {
+        Some(reason) => text += &format!("{RED}refused{RED:#}: {reason}\n"),
+        None if report.changes.is_empty() => text += &styled(DIM, "nothing changes\n"),
+        None => {}
+    }
+    Ok(text)
+}
+
+/// Prints the only JSON Patch, for other tools.
+fn patch(report: &Report) -> anyhow::Result<String> {
+    if let Some(reason) = &report.refused {
+        output::print_error(reason);
+    }
+    let mut patches = report.changes.iter().flat_map(|change| &change.patches);
+    let whole = report
+        .changes
+        .iter()
+        .all(|change| !change.patches.is_empty());
+    match (patches.next(), patches.next(), whole) {
+        (None, _, true) => Ok("[]\n".to_owned()),
+        (Some(patch), None, true) => output::json(patch),
+        _ => bail!("the change is not a single JSON Patch: use -o json, which shows all changes"),
+    }
+}
+
+fn additional(text: &str) -> Result<(String, i32), String> {
+    let parsed = text.split_once('=');
+    let parsed =
+        parsed.and_then(|(service, weight)| Some((service.to_owned(), weight.parse().ok()?)));
+    parsed.ok_or_else(|| "expected SERVICE=WEIGHT".to_owned())
+}

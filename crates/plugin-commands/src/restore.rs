@@ -1,0 +1,231 @@
+//! `restore`: removes what a deleted Rollout has left in tables.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+
+use anyhow::{Context as _, bail};
+use gloo_router::{carry_out, from_rpc};
+use gloo_types::{MirrorPolicyDoc, ObjectKey};
+use route_planner::{Plan, belongs_to, is_for_table, marked, restore};
+use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
+use serde_json::Value;
+
+use super::Answer;
+use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
+use super::world::{self, Live, Subject};
+
+/// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
+///
+/// The controller does not notify a plugin when a Rollout is deleted, so its share of the traffic stays. This command removes
+/// what the Rollout has left in every table of the cluster, and nothing else: edits of the owner and parts of other Rollouts
+/// stay. If the Rollout exists, the tables that it selects are skipped.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  restore shop/reviews --dry-run                    show the changes
+  restore shop/reviews                              show them, ask, and write
+  restore shop/reviews --yes                        in a script
+  restore shop/reviews@east                         in a management cluster, for a Rollout of cluster east
+
+Exit codes: 0 restored, or nothing to do; 1 not restored: declined, or the Rollout still selects the tables; \
+2 the command line is wrong; 3 the cluster cannot be read or written.")]
+pub(crate) struct Args {
+    /// The Rollout, as namespace/name, or as namespace/name@cluster in a management cluster.
+    #[arg(value_parser = key)]
+    rollout: ObjectKey,
+
+    /// Write without asking.
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Only show what would be written.
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    live: Live,
+}
+
+/// A table that is restored.
+struct Change {
+    plan: Plan,
+    before: Value,
+    after: Value,
+}
+
+/// Whether the Rollout exists.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Existence {
+    /// The Rollout exists.
+    Exists,
+    /// The Rollout does not exist.
+    Gone,
+    /// The Rollouts of its cluster cannot be read here, or there is no such kind.
+    Unknown,
+}
+
+/// The changes to write.
+struct Work {
+    changes: Vec<Change>,
+    policies: Vec<MirrorPolicyDoc>,
+    /// Tables that are skipped because the Rollout exists and selects them.
+    in_use: Vec<ObjectKey>,
+    /// Whether the Rollout exists.
+    existence: Existence,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let clusters = args.live.clusters();
+    let work = plan(args, &clusters).await?;
+    output::print(&text(args, &work)?)?;
+    if work.changes.is_empty() && work.policies.is_empty() {
+        return Ok(if work.in_use.is_empty() {
+            Answer::Yes
+        } else {
+            Answer::No
+        });
+    }
+    if args.dry_run {
+        return Ok(Answer::Yes);
+    }
+    if !args.yes && !is_confirmed()? {
+        output::print("nothing was written\n")?;
+        return Ok(Answer::No);
+    }
+    // A policy is deleted before its routes.
+    for policy in &work.policies {
+        match clusters.tables.delete_policy(policy).await {
+            Err(StoreError::NotFound { .. }) => {}
+            deleted => deleted?,
+        }
+    }
+    for Change { plan, .. } in &work.changes {
+        carry_out(&*clusters.tables, plan).await?;
+    }
+    output::print(&(styled(GREEN, "restored") + "\n"))?;
+    Ok(Answer::Yes)
+}
+
+async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
+    let Clusters { local, tables } = clusters;
+    let policy = args.live.policy();
+    let (rollout, cluster) = marked(&args.rollout);
+    let mark = match cluster {
+        Some(_) => args.rollout.clone(),
+        None => policy.mark(&rollout),
+    };
+    let is_known = policy.marked(&mark).is_some();
+    let live = match is_known {
+        true => local.rollout(&rollout).await?,
+        false => None,
+    };
+    let existence = match live {
+        Some(_) => Existence::Exists,
+        None if !is_known => Existence::Unknown,
+        None => match local.rollouts(Some(&rollout.namespace)).await {
+            Err(StoreError::NotFound { .. }) => Existence::Unknown,
+            _ => Existence::Gone,
+        },
+    };
+    let selector = match live {
+        None => None,
+        Some(live) => {
+            let subject = Subject::new(live.raw().clone())?;
+            let config = from_rpc::config(&policy, &subject.rollout, &rollout);
+            config.ok().map(|config| config.route_tables().clone())
+        }
+    };
+    let mut work = Work {
+        changes: Vec::new(),
+        policies: Vec::new(),
+        in_use: Vec::new(),
+        existence,
+    };
+    for table in tables.tables(None).await? {
+        let plan = restore(&mark, &table)?;
+        let is_in_use = selector
+            .as_ref()
+            .is_some_and(|selector| selector.matches(table.key(), table.labels()));
+        if plan.is_noop() {
+            continue;
+        }
+        if is_in_use {
+            work.in_use.push(plan.table);
+            continue;
+        }
+        let after = gloo_types::patched(table.raw().clone(), &plan.to_json_patch())
+            .with_context(|| format!("RouteTable {}: the plan does not apply", table.key()))?;
+        work.changes.push(Change {
+            plan,
+            before: table.into_raw(),
+            after,
+        });
+    }
+    let is_left = |policy: &MirrorPolicyDoc| match existence {
+        Existence::Exists => {
+            let mut tables = work.changes.iter().map(|change| &change.plan.table);
+            tables.any(|table| is_for_table(policy, &mark, table))
+        }
+        Existence::Gone | Existence::Unknown => belongs_to(policy, &mark),
+    };
+    let policies = world::policies(tables).await?;
+    work.policies = policies.into_iter().filter(is_left).collect();
+    Ok(work)
+}
+
+fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
+    let rollout = &args.rollout;
+    let mut text = match work.existence {
+        Existence::Exists => String::new(),
+        Existence::Gone => format!("this cluster has no Rollout {rollout}\n\n"),
+        Existence::Unknown => format!(
+            "{YELLOW}warning{YELLOW:#}: the Rollouts of that cluster cannot be read here: make sure that {rollout} was deleted\n\n"
+        ),
+    };
+    for policy in &work.policies {
+        text += &styled(BOLD, &format!("MirrorPolicy {} is deleted", policy.key()));
+        text += "\n\n";
+    }
+    for Change {
+        plan,
+        before,
+        after,
+    } in &work.changes
+    {
+        text += &output::diff(&format!("RouteTable {}", plan.table), before, after)?;
+        for warning in &plan.warnings {
+            text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+        }
+        text.push('\n');
+    }
+    for table in &work.in_use {
+        text += &format!(
+            "{YELLOW}skipped{YELLOW:#}: Rollout {rollout} exists and selects RouteTable {table}: abort the Rollout instead\n"
+        );
+    }
+    if work.changes.is_empty() && work.policies.is_empty() && work.in_use.is_empty() {
+        text += &(styled(DIM, &format!("no table has parts of Rollout {rollout}")) + "\n");
+    }
+    Ok(text)
+}
+
+/// Asks for confirmation on the terminal.
+fn is_confirmed() -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        bail!("cannot ask for confirmation without a terminal: give --yes or --dry-run");
+    }
+    output::print("Write this? [y/N] ")?;
+    let mut answer = String::new();
+    if io::stdin().lock().read_line(&mut answer)? == 0 {
+        output::print("\n")?;
+    }
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn key(text: &str) -> Result<ObjectKey, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(ObjectKey::new(namespace, name))
+        }
+        _ => Err("expected namespace/name".to_owned()),
+    }
+}

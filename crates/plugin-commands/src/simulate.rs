@@ -1,0 +1,282 @@
+//! `simulate`: runs a whole update, step by step.
+
+use std::sync::Arc;
+
+use gloo_router::from_rpc;
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use route_store::{MemoryRouteStore, PolicyStore as _};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Answer;
+use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
+use super::passes::{Pass, Trial, Update, unmatched_entries};
+use super::routes::{RouteState, routes};
+use super::world::Source;
+
+/// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
+///
+/// The calls are those of the controller, from one version at rest to the next. At the end it reports whether every table is
+/// again what its owner wrote.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  simulate -f rollout.yaml -f shop.yaml             a whole update
+  simulate -f deploy/ --abort-at 2                  one that is aborted at step 2
+  simulate shop/reviews                             a Rollout and its tables in the cluster
+
+Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
+2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+pub(crate) struct Args {
+    /// The Rollout, as name or namespace/name; required if there are several.
+    rollout: Option<String>,
+
+    /// Abort at this step, counted from 0, instead of finishing.
+    #[arg(long, value_name = "INDEX")]
+    abort_at: Option<usize>,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+/// A whole update.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    rollout: String,
+    pub(super) passes: Vec<PassReport>,
+    pub(super) end: End,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PassReport {
+    pub(super) at: String,
+    calls: Vec<String>,
+    pub(super) warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<String>,
+    routes: Vec<RouteState>,
+}
+
+/// The state of the tables at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum End {
+    /// As their owners wrote them.
+    Restored,
+    /// With the other Service as stable.
+    Swapped,
+    /// These objects differ.
+    Changed(Vec<String>),
+    /// The controller would not get to the end.
+    Stuck,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
+    let update = Update::new(&subject);
+    let trial = Trial::new(&store, args.source.policy(), &subject);
+    let passes = update.passes(args.abort_at);
+    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
+    let unmatched = match config {
+        Ok(config) => unmatched_entries(&config, &store).await,
+        Err(_) => None,
+    };
+    let mut report = Report {
+        rollout: subject.key.to_string(),
+        ..run_update(&trial, &store, &passes).await?
+    };
+    let first = report.passes.first_mut();
+    if let (Some(first), Some(unmatched)) = (first, unmatched) {
+        first.warnings.insert(0, unmatched);
+    }
+    output::print(&args.output.render(&report, text)?)?;
+    Ok(match report.end {
+        End::Restored | End::Swapped => Answer::Yes,
+        End::Changed(_) | End::Stuck => Answer::No,
+    })
+}
+
+/// Runs an update until its end, or until the plugin refuses a call.
+pub(super) async fn run_update(
+    trial: &Trial<'_>,
+    store: &Arc<MemoryRouteStore>,
+    passes: &[Pass],
+) -> anyhow::Result<Report> {
+    let mut reports = Vec::new();
+    let rollout = passes.first().map(|pass| &pass.rollout);
+    let rollout = rollout.map(from_rpc::key);
+    let before = objects(store, |table| match &rollout {
+        Some(rollout) => at_rest(rollout, table),
+        None => table,
+    });
+    let before = before.await?;
+    let mut is_stuck = false;
+    for (index, pass) in passes.iter().enumerate() {
+        let mut rollout = pass.rollout.clone();
+        rollout.metadata.resource_version = index.to_string();
+        let mut report = PassReport {
+            at: pass.at.clone(),
+            calls: Vec::new(),
+            warnings: Vec::new(),
+            refused: None,
+            routes: Vec::new(),
+        };
+        for call in &pass.calls {
+            let outcome = trial.call(&rollout, call).await;
+            report.calls.push(call.to_string());
+            report.warnings.extend(outcome.warnings);
+            report.refused = outcome.error;
+            if report.refused.is_some() {
+                break;
+            }
+        }
+        let policies = store.policies().await?;
+        let tables = store.tables()?;
+        let states = tables.iter().flat_map(|table| routes(table, &policies));
+        report.routes = states.collect();
+        is_stuck = report.refused.is_some();
+        reports.push(report);
+        if is_stuck {
+            break;
+        }
+    }
+    let is_ping_pong = passes
+        .last()
+        .is_some_and(|pass| pass.rollout.is_ping_pong() && !pass.rollout.status.abort);
+    let end = match is_stuck {
+        true => End::Stuck,
+        false => end(&before, &objects(store, |table| table).await?, is_ping_pong),
+    };
+    Ok(Report {
+        rollout: String::new(),
+        passes: reports,
+        end,
+    })
+}
+
+/// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.
+fn at_rest(rollout: &ObjectKey, table: RouteTableDoc) -> RouteTableDoc {
+    let plan = route_planner::restore(rollout, &table);
+    // The router reports a table that cannot be read.
+    let rest = plan.ok().and_then(|plan| plan.applied_to(&table));
+    rest.unwrap_or(table)
+}
+
+/// Returns the tables, each changed by `view`, and the policies, with their names and without fields that only the store
+/// writes.
+async fn objects(
+    store: &MemoryRouteStore,
+    view: impl Fn(RouteTableDoc) -> RouteTableDoc,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let tables = store.tables()?.into_iter();
+    let tables = tables.map(|table| view(table).into_raw());
+    let policies = store.policies().await?;
+    let policies = policies.into_iter().map(MirrorPolicyDoc::into_raw);
+    let named = tables.chain(policies).map(|mut object| {
+        let text = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let name = format!(
+            "{} {}/{}",
+            text("/kind"),
+            text("/metadata/namespace"),
+            text("/metadata/name")
+        );
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.shift_remove("resourceVersion");
+        }
+        (name, object)
+    });
+    Ok(named.collect())
+}
+
+fn end(before: &[(String, Value)], after: &[(String, Value)], is_ping_pong: bool) -> End {
+    let differs = |one: &[(String, Value)], other: &[(String, Value)]| {
+        let others = one.iter().filter(|it| {
+            let same = other.iter().find(|(name, _)| *name == it.0);
+            same.map(|(_, object)| object.to_string()) != Some(it.1.to_string())
+        });
+        others.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    let mut changed = differs(before, after);
+    changed.extend(differs(after, before));
+    changed.sort();
+    changed.dedup();
+    match changed.as_slice() {
+        [] => End::Restored,
+        _ if is_ping_pong => End::Swapped,
+        _ => End::Changed(changed),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let head = ["STEP", "CALLS", "ROUTE", "DESTINATIONS"].map(str::to_owned);
+    let mut rows = vec![head];
+    let mut shown: &[RouteState] = &[];
+    for pass in &report.passes {
+        let calls = pass.calls.join(", ");
+        let changed = pass.routes.iter().filter(|state| !shown.contains(state));
+        let changed: Vec<&RouteState> = changed.collect();
+        let gone = shown.iter().filter(|old| {
+            let is_it = |new: &RouteState| new.table == old.table && new.route == old.route;
+            !pass.routes.iter().any(is_it)
+        });
+        let mut lines: Vec<[String; 2]> = changed
+            .into_iter()
+            .map(|state| [label(state), state.shares()])
+            .chain(gone.map(|state| [label(state), "removed".to_owned()]))
+            .collect();
+        if lines.is_empty() {
+            lines.push([String::new(), "as before".to_owned()]);
+        }
+        let mut first = [pass.at.clone(), calls];
+        for [route, shares] in lines {
+            let [at, calls] = std::mem::take(&mut first);
+            rows.push([at, calls, route, shares]);
+        }
+        shown = &pass.routes;
+    }
+    let mut text = styled(BOLD, &format!("Rollout {}", report.rollout)) + "\n\n";
+    text += &output::table(&rows);
+    text.push('\n');
+    let mut warned: Vec<&String> = Vec::new();
+    for pass in &report.passes {
+        for warning in &pass.warnings {
+            if !warned.contains(&warning) {
+                warned.push(warning);
+                text += &format!("{YELLOW}warning{YELLOW:#} at {}: {warning}\n", pass.at);
+            }
+        }
+        if let Some(reason) = &pass.refused {
+            text += &format!("{RED}refused{RED:#} at {}: {reason}\n", pass.at);
+        }
+    }
+    text += &match &report.end {
+        End::Restored => styled(GREEN, "At the end every table is what its owner wrote."),
+        End::Swapped => styled(
+            GREEN,
+            "At the end the other Service of the pair is stable, and the tables lead to it; they return with the next update.",
+        ),
+        End::Changed(objects) => styled(
+            RED,
+            &format!(
+                "At the end these objects are not restored: {}.",
+                objects.join(", ")
+            ),
+        ),
+        End::Stuck => styled(RED, "The controller would not get past this step."),
+    };
+    text.push('\n');
+    text
+}
+
+fn label(state: &RouteState) -> String {
+    format!("{} {}", state.table, state.route)
+}

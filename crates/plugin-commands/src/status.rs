@@ -1,0 +1,339 @@
+//! `status`: shows what the plugin has set in a cluster.
+
+mod watch;
+
+use std::collections::BTreeMap;
+
+use gloo_router::behind_recorded;
+use gloo_router::from_rpc;
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use rollouts_rpc::error_chain;
+use route_planner::involved;
+use route_store::Clusters;
+use serde::Serialize;
+
+use self::watch::Progress;
+use super::Answer;
+use super::output::{self, DIM, Format, RED, YELLOW, styled};
+use super::routes::{RouteState, routes};
+use super::world::{self, Live, Subject};
+
+/// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  status                                            all namespaces
+  status -n shop -o json                            the Rollouts of one namespace, for a program
+  status --watch                                    the progress of Rollouts
+
+The plugin has added the routes marked with *. Parts that Rollouts have left in tables which they no longer use are listed \
+below; `restore` removes them.
+
+Exit codes: 0 no problem was found; 1 a Rollout cannot be carried out, Gloo refuses a table, or something was left behind; \
+2 the command line is wrong; 3 the cluster cannot be read.")]
+pub(crate) struct Args {
+    /// Only Rollouts of this namespace.
+    #[arg(short, long)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    live: Live,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+
+    /// Show requested and accepted weights, held promotions and repairs, repeatedly until Ctrl-C.
+    #[arg(short, long, conflicts_with = "output")]
+    watch: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    rollouts: Vec<RolloutStatus>,
+    left_behind: Vec<LeftBehind>,
+}
+
+#[derive(Debug, Serialize)]
+struct RolloutStatus {
+    rollout: String,
+    phase: String,
+    /// Index of the current step, and the number of steps.
+    step: Option<(i32, usize)>,
+    /// Why the plugin refuses its calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// Why the last weight is not in force, or not accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind: Option<String>,
+    tables: Vec<TableStatus>,
+    #[serde(skip)]
+    progress: Progress,
+}
+
+#[derive(Debug, Serialize)]
+struct TableStatus {
+    table: String,
+    /// Whether it has parts of this Rollout.
+    is_changed: bool,
+    gloo: Verdict,
+    routes: Vec<RouteState>,
+}
+
+/// Gloo's status of a table.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    /// The state; absent if Gloo has not written a status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    /// Whether the state is of the current generation.
+    is_current: bool,
+    is_bad: bool,
+}
+
+/// Parts of a Rollout that was deleted or does not select the table.
+#[derive(Debug, Serialize)]
+struct LeftBehind {
+    table: String,
+    rollout: String,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let clusters = args.live.clusters();
+    if args.watch {
+        return watch::run(args, &clusters).await;
+    }
+    let report = read(args, &clusters).await?;
+    let is_ok = report.left_behind.is_empty()
+        && report.rollouts.iter().all(|rollout| {
+            rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
+        });
+    output::print(&args.output.render(&report, text)?)?;
+    Ok(if is_ok { Answer::Yes } else { Answer::No })
+}
+
+/// Reads the cluster.
+async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
+    if !args.watch {
+        output::progress("reading Rollouts");
+    }
+    let rollouts = world::rollouts(&clusters.local, args.namespace.as_deref()).await?;
+    if !args.watch {
+        output::progress("reading RouteTables");
+    }
+    let tables = clusters.tables.tables(None).await?;
+    let policies = world::policies(&clusters.tables).await?;
+    let policy = args.live.policy();
+
+    let mut report = Report {
+        rollouts: Vec::new(),
+        left_behind: Vec::new(),
+    };
+    let mut selected_by_mark: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
+    for rollout in rollouts {
+        if !args.live.uses_plugin(rollout.raw()) {
+            continue;
+        }
+        match Subject::new(rollout.raw().clone()) {
+            Ok(subject) => {
+                let (status, selected) = status(args, &subject, &tables, &policies);
+                selected_by_mark.insert(policy.mark(&subject.key), selected);
+                report.rollouts.push(status);
+            }
+            Err(error) => report.rollouts.push(RolloutStatus {
+                rollout: error.key().to_string(),
+                phase: String::new(),
+                step: None,
+                problem: Some(error_chain(&error)),
+                behind: None,
+                tables: Vec::new(),
+                progress: Progress::default(),
+            }),
+        }
+    }
+    for table in &tables {
+        // An unreadable annotation stops the Rollouts of the table, and is reported with them.
+        for rollout in involved(table).unwrap_or_default() {
+            let is_here = args
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| rollout.namespace == *namespace);
+            // Rollouts of other clusters cannot be read here.
+            let is_here = is_here && policy.marked(&rollout).is_some();
+            let selected = selected_by_mark.get(&rollout);
+            if is_here && selected.is_none_or(|tables| !tables.contains(table.key())) {
+                report.left_behind.push(LeftBehind {
+                    table: table.key().to_string(),
+                    rollout: rollout.to_string(),
+                });
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Returns the status of a Rollout, and the tables that it selects.
+fn status(
+    args: &Args,
+    subject: &Subject,
+    tables: &[RouteTableDoc],
+    policies: &[MirrorPolicyDoc],
+) -> (RolloutStatus, Vec<ObjectKey>) {
+    let Subject { key, rollout, .. } = subject;
+    let steps = rollout.steps().len();
+    let mut status = RolloutStatus {
+        rollout: key.to_string(),
+        phase: rollout.status.phase.clone(),
+        step: rollout.status.current_step_index.map(|step| (step, steps)),
+        problem: None,
+        behind: None,
+        tables: Vec::new(),
+        progress: Progress::of(subject),
+    };
+    let policy = args.live.policy();
+    let config = match from_rpc::config(&policy, rollout, key) {
+        Ok(config) => config,
+        Err(error) => {
+            status.problem = Some(error_chain(&error));
+            return (status, Vec::new());
+        }
+    };
+    let selector = config.route_tables();
+    let selected = tables
+        .iter()
+        .filter(|table| selector.matches(table.key(), table.labels()));
+    let selected: Vec<&RouteTableDoc> = selected.collect();
+    if selected.is_empty() {
+        status.problem = Some(format!(
+            "selects no RouteTable ({selector}): create it or correct routeTableSelector"
+        ));
+    }
+    for table in &selected {
+        let involved = involved(table).map_err(|error| error_chain(&error));
+        let is_changed = match involved {
+            Ok(rollouts) => rollouts.contains(&policy.mark(key)),
+            Err(problem) => {
+                status.problem = Some(problem);
+                true
+            }
+        };
+        let behind = behind_recorded(&policy, rollout, table);
+        status.behind = status.behind.or(behind.map(|behind| behind.reason));
+        status.tables.push(TableStatus {
+            table: table.key().to_string(),
+            is_changed,
+            gloo: Verdict::of(table),
+            routes: routes(table, policies),
+        });
+    }
+    (
+        status,
+        selected.iter().map(|table| table.key().clone()).collect(),
+    )
+}
+
+impl Verdict {
+    fn of(table: &RouteTableDoc) -> Self {
+        let status = table.status().unwrap_or_default();
+        let Some(state) = status.state() else {
+            return Self {
+                approval: None,
+                message: String::new(),
+                is_current: false,
+                is_bad: false,
+            };
+        };
+        let approval = state.approval.to_string();
+        let is_current = table
+            .generation()
+            .is_none_or(|it| it == state.observed_generation);
+        Self {
+            is_bad: is_current && matches!(approval.as_str(), "INVALID" | "FAILED" | "UNLICENSED"),
+            approval: Some(approval),
+            message: state
+                .message
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" "),
+            is_current,
+        }
+    }
+
+    fn shown(&self) -> String {
+        let word = self.approval.as_deref().unwrap_or("-");
+        match (
+            self.approval.is_some() && !self.is_current,
+            self.message.is_empty(),
+        ) {
+            (true, _) => format!("{word}, for an older generation"),
+            (false, true) => word.to_owned(),
+            (false, false) => format!("{word}: {}", self.message),
+        }
+    }
+}
+
+/// Returns a line for each Rollout with a problem, and for each whose last weight is not in force.
+fn problems(rollouts: &[RolloutStatus]) -> String {
+    let mut text = String::new();
+    for rollout in rollouts {
+        let name = &rollout.rollout;
+        if let Some(problem) = &rollout.problem {
+            text += &format!("{RED}problem{RED:#}: {name}: {problem}\n");
+        } else if let Some(behind) = &rollout.behind {
+            text += &format!("{YELLOW}behind{YELLOW:#}: {name}: {behind}\n");
+        }
+    }
+    text
+}
+
+fn text(report: &Report) -> String {
+    let head = [
+        "ROLLOUT",
+        "PHASE",
+        "STEP",
+        "TABLE",
+        "GLOO",
+        "ROUTE",
+        "DESTINATIONS",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for rollout in &report.rollouts {
+        let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
+        let mut first = [
+            rollout.rollout.clone(),
+            rollout.phase.clone(),
+            step.unwrap_or_default(),
+        ];
+        let mut row = |table: [String; 2], route: [String; 2]| {
+            let [rollout, phase, step] = std::mem::take(&mut first);
+            let [table, gloo] = table;
+            let [route, shares] = route;
+            rows.push([rollout, phase, step, table, gloo, route, shares]);
+        };
+        if rollout.tables.is_empty() {
+            row(Default::default(), Default::default());
+        }
+        for table in &rollout.tables {
+            let mut label = [table.table.clone(), table.gloo.shown()];
+            for state in &table.routes {
+                let mark = if state.managed_by.is_some() { " *" } else { "" };
+                let route = format!("{}{mark}", state.route);
+                row(std::mem::take(&mut label), [route, state.shares()]);
+            }
+        }
+    }
+    let mut text = if report.rollouts.is_empty() {
+        styled(DIM, "no Rollout uses the plugin") + "\n"
+    } else {
+        output::table(&rows)
+    };
+    text += &problems(&report.rollouts);
+    for LeftBehind { table, rollout } in &report.left_behind {
+        text += &format!(
+            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}\n"
+        );
+    }
+    text
+}

@@ -1,0 +1,408 @@
+//! `status --watch`: shows the progress of each Rollout repeatedly.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal as _, stdout};
+use std::time::Duration;
+
+use gloo_router::report::Reason;
+use k8s_openapi::jiff::Timestamp;
+use route_store::{Clusters, FIELD_MANAGER, StoreError};
+use serde_json::Value;
+
+use super::super::Answer;
+use super::super::output::{self, DIM, RED, YELLOW, styled};
+use super::super::world::Subject;
+use super::{Args, Report, RolloutStatus, Verdict, problems, read};
+
+/// Interval between two reads of the cluster.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Moves the cursor to the upper left corner; the old text is overwritten.
+const HOME: &str = "\x1b[H";
+/// Clear the rest of a line, and of the screen.
+const END_OF_LINE: &str = "\x1b[K";
+const END_OF_SCREEN: &str = "\x1b[J";
+
+/// The data of a Rollout that only this view shows.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The weight that the controller recorded last.
+    asked: Option<i64>,
+    /// Names of the canary's destinations, and of stable's.
+    canary: Vec<String>,
+    stable: Vec<String>,
+}
+
+impl Progress {
+    pub(super) fn of(subject: &Subject) -> Self {
+        let Subject { rollout, api, .. } = subject;
+        let asked = api.pointer("/status/canary/weights/canary/weight");
+        let mut progress = Self {
+            asked: asked.and_then(Value::as_i64),
+            ..Self::default()
+        };
+        if let Some(services) = rollout.services() {
+            progress.canary.push(services.canary.to_owned());
+            progress.stable.push(services.stable.to_owned());
+        }
+        // One Service with subsets, which are distinguished by the hashes of the Pods.
+        let status = &rollout.status;
+        progress
+            .canary
+            .push(format!("[{}]", status.current_pod_hash));
+        progress.stable.push(format!("[{}]", status.stable_rs));
+        progress
+    }
+}
+
+/// Shows the view until the process ends, for example by Ctrl-C.
+pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answer> {
+    let is_terminal = stdout().is_terminal();
+    let mut shown = String::new();
+    loop {
+        let namespace = args.namespace.as_deref();
+        let events = clusters.local.events(namespace, FIELD_MANAGER).await;
+        let text = match read(args, clusters).await {
+            Ok(report) => view(&report, &events, Timestamp::now()),
+            Err(error) => format!("{RED}error{RED:#}: {error:#}\n"),
+        };
+        if is_terminal {
+            let text = text.replace('\n', &format!("{END_OF_LINE}\n"));
+            output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
+        } else if text != shown {
+            // A log cannot be overwritten, so only changes are printed.
+            let separator = if shown.is_empty() { "" } else { "\n" };
+            output::print(&format!("{separator}{text}"))?;
+            shown = text;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Renders the view at the time `now`.
+fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp) -> String {
+    let head = [
+        "ROLLOUT", "PHASE", "STEP", "ASKED", "IN FORCE", "GLOO", "GUARD", "REPAIRS",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    let known = events.as_deref().unwrap_or_default();
+    for rollout in &report.rollouts {
+        let number =
+            |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
+        rows.push([
+            rollout.rollout.clone(),
+            rollout.phase.clone(),
+            step.unwrap_or_default(),
+            number(rollout.progress.asked),
+            in_force(rollout),
+            gloo(rollout),
+            guard(known, &rollout.rollout, now),
+            repairs(known, &rollout.rollout, now),
+        ]);
+    }
+    let mut text = if report.rollouts.is_empty() {
+        styled(DIM, "no Rollout uses the plugin") + "\n"
+    } else {
+        output::table(&rows)
+    };
+    text += &problems(&report.rollouts);
+    if let Err(error) = events {
+        text += &format!("{YELLOW}Events cannot be read{YELLOW:#}: {error}\n");
+    }
+    text
+}
+
+/// Returns the canary's share of the routes that lead to the Rollout's Services: one number if it is equal for all of them.
+fn in_force(rollout: &RolloutStatus) -> String {
+    let Progress { canary, stable, .. } = &rollout.progress;
+    let mut shares = BTreeSet::new();
+    for route in rollout.tables.iter().flat_map(|table| &table.routes) {
+        if route.managed_by.is_some() {
+            continue;
+        }
+        let of = |names: &[String]| {
+            let mut destinations = route.destinations.iter();
+            destinations.find(|it| names.iter().any(|name| is_named(&it.destination, name)))
+        };
+        match (of(canary), of(stable)) {
+            (Some(share), _) => shares.insert(share.weight.unwrap_or_default()),
+            (None, Some(_)) => shares.insert(0),
+            (None, None) => false,
+        };
+    }
+    match (shares.first(), shares.last()) {
+        (Some(least), Some(most)) if least == most => least.to_string(),
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Whether a destination, as `status` shows it, has this name, or this subset hash.
+fn is_named(destination: &str, name: &str) -> bool {
+    if name.starts_with('[') {
+        return name != "[]" && destination.ends_with(name);
+    }
+    let object = destination.rsplit('/').next().unwrap_or_default();
+    let object = object.split([':', '[']).next();
+    object == Some(name) && !destination.contains('[')
+}
+
+/// Returns the worst state of Gloo among the tables.
+fn gloo(rollout: &RolloutStatus) -> String {
+    let tables = || rollout.tables.iter();
+    if let Some(table) = tables().find(|table| table.gloo.is_bad) {
+        return format!("{}: {}", table.table, table.gloo.shown());
+    }
+    let is_late = |gloo: &Verdict| !gloo.is_current && gloo.approval.is_some();
+    if let Some(table) = tables().find(|table| is_late(&table.gloo)) {
+        return format!("{}: not seen yet", table.table);
+    }
+    let first = rollout.tables.first();
+    let word = first.and_then(|table| table.gloo.approval.clone());
+    word.unwrap_or_else(|| "-".to_owned())
+}
+
+/// Returns the Events of one reason about a Rollout.
+fn about<'e>(
+    events: &'e [Value],
+    rollout: &'e str,
+    reason: Reason,
+) -> impl Iterator<Item = &'e Value> {
+    events.iter().filter(move |event| {
+        let text = |path| {
+            event
+                .pointer(path)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let (namespace, name) = rollout.split_once('/').unwrap_or_default();
+        text("/reason") == reason.as_str()
+            && text("/involvedObject/kind") == "Rollout"
+            && text("/involvedObject/namespace") == namespace
+            && text("/involvedObject/name") == name
+    })
+}
+
+fn last(event: &Value) -> Option<Timestamp> {
+    event.get("lastTimestamp")?.as_str()?.parse().ok()
+}
+
+/// Returns the time of the last Event of these reasons.
+fn latest(events: &[Value], rollout: &str, reasons: &[Reason]) -> Option<Timestamp> {
+    let of = |reason: &Reason| about(events, rollout, *reason).filter_map(last).max();
+    reasons.iter().filter_map(of).max()
+}
+
+/// Describes whether a promotion is held, and since when.
+fn guard(events: &[Value], rollout: &str, now: Timestamp) -> String {
+    let held = latest(events, rollout, &[Reason::PromotionHeld]);
+    let released = latest(events, rollout, &[Reason::PromotionReleased]);
+    match (held, released) {
+        (Some(held), released) if released.is_none_or(|released| released < held) => {
+            format!("held for {}", ago(held, now))
+        }
+        (_, Some(released)) => format!("released {} ago", ago(released, now)),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Describes how often drift was repaired within the hour that Events are kept, and when last.
+fn repairs(events: &[Value], rollout: &str, now: Timestamp) -> String {
+    let repaired = about(events, rollout, Reason::TrafficDriftRepaired);
+    let counts = repaired.filter_map(|event| event.get("count")?.as_u64());
+    let count: u64 = counts.sum();
+    let when = latest(events, rollout, &[Reason::TrafficDriftRepaired]);
+    let mut text = match when {
+        Some(when) => format!("{count}, {} ago", ago(when, now)),
+        None => "-".to_owned(),
+    };
+    if let Some(fight) = latest(events, rollout, &[Reason::TrafficDriftFight]) {
+        text += &format!("; fight {} ago", ago(fight, now));
+    }
+    text
+}
+
+/// Returns the time since `then`, in its largest unit.
+fn ago(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::routes::{RouteState, Share};
+    use super::super::TableStatus;
+    use super::*;
+
+    const NOW: &str = "2026-11-23T03:00:00Z";
+
+    fn route(name: &str, shares: &[(&str, u32)]) -> RouteState {
+        RouteState {
+            table: "gloo-mesh/shop".to_owned(),
+            route: name.to_owned(),
+            managed_by: None,
+            destinations: shares
+                .iter()
+                .map(|(destination, weight)| Share {
+                    destination: (*destination).to_owned(),
+                    weight: Some(*weight),
+                })
+                .collect(),
+            copies: Vec::new(),
+        }
+    }
+
+    fn table(approval: &str, is_current: bool, routes: Vec<RouteState>) -> TableStatus {
+        TableStatus {
+            table: "gloo-mesh/shop".to_owned(),
+            is_changed: true,
+            gloo: Verdict {
+                approval: Some(approval.to_owned()),
+                message: "no such Service".to_owned(),
+                is_current,
+                is_bad: approval == "INVALID",
+            },
+            routes,
+        }
+    }
+
+    fn rollout(name: &str, asked: i64, tables: Vec<TableStatus>) -> RolloutStatus {
+        RolloutStatus {
+            rollout: format!("shop/{name}"),
+            phase: "Paused".to_owned(),
+            step: Some((1, 4)),
+            problem: None,
+            behind: None,
+            tables,
+            progress: Progress {
+                asked: Some(asked),
+                canary: vec![format!("{name}-canary"), "[h2]".to_owned()],
+                stable: vec![name.to_owned(), "[h1]".to_owned()],
+            },
+        }
+    }
+
+    fn event(rollout: &str, reason: Reason, count: u32, last: &str) -> Value {
+        json!({
+            "reason": reason.as_str(), "count": count, "lastTimestamp": last,
+            "involvedObject": {"kind": "Rollout", "namespace": "shop", "name": rollout},
+        })
+    }
+
+    #[track_caller]
+    fn check(report: &Report, events: Result<Vec<Value>, StoreError>, expect: &str) {
+        let text = view(report, &events, NOW.parse().unwrap());
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        let lines: Vec<&str> = plain.lines().map(str::trim_end).collect();
+        let expect: Vec<&str> = expect.lines().map(str::trim).skip(1).collect();
+        assert_eq!(lines, expect, "\n{plain}");
+    }
+
+    #[test]
+    fn requested_current_and_accepted_weights_are_shown() {
+        let split = |canary| {
+            route(
+                "reviews",
+                &[("reviews", 100 - canary), ("reviews-canary", canary)],
+            )
+        };
+        let subsets = route("cart", &[("cart[h1]", 60), ("cart[h2]", 40)]);
+        let other = route("else", &[("frontend", 100)]);
+        let report = Report {
+            rollouts: vec![
+                rollout(
+                    "reviews",
+                    25,
+                    vec![table("ACCEPTED", true, vec![split(25), other])],
+                ),
+                RolloutStatus {
+                    behind: Some("RouteTable gloo-mesh/shop: not yet applied".to_owned()),
+                    ..rollout(
+                        "late",
+                        50,
+                        vec![table(
+                            "ACCEPTED",
+                            false,
+                            vec![route("late", &[("late", 100)])],
+                        )],
+                    )
+                },
+                rollout(
+                    "reviews",
+                    50,
+                    vec![table("INVALID", true, vec![split(50), split(25)])],
+                ),
+                rollout("cart", 40, vec![table("PENDING", true, vec![subsets])]),
+                RolloutStatus {
+                    problem: Some("selects no RouteTable".to_owned()),
+                    ..rollout("alone", 0, Vec::new())
+                },
+            ],
+            left_behind: Vec::new(),
+        };
+        check(
+            &report,
+            Ok(Vec::new()),
+            "
+            ROLLOUT       PHASE   STEP  ASKED  IN FORCE  GLOO                                      GUARD  REPAIRS
+            shop/reviews  Paused  1/4   25     25        ACCEPTED                                  -      -
+            shop/late     Paused  1/4   50     0         gloo-mesh/shop: not seen yet              -      -
+            shop/reviews  Paused  1/4   50     25 to 50  gloo-mesh/shop: INVALID: no such Service  -      -
+            shop/cart     Paused  1/4   40     40        PENDING                                   -      -
+            shop/alone    Paused  1/4   0      -         -                                         -      -
+            behind: shop/late: RouteTable gloo-mesh/shop: not yet applied
+            problem: shop/alone: selects no RouteTable",
+        );
+    }
+
+    #[test]
+    fn guard_and_repairs_are_read_from_events() {
+        let accepted = || vec![table("ACCEPTED", true, vec![route("r", &[("a", 100)])])];
+        let report = Report {
+            rollouts: ["a", "b", "c"]
+                .map(|name| rollout(name, 0, accepted()))
+                .into(),
+            left_behind: Vec::new(),
+        };
+        let events = vec![
+            event("a", Reason::PromotionReleased, 1, "2026-11-23T01:00:00Z"),
+            event("a", Reason::PromotionHeld, 1, "2026-11-23T02:59:48Z"),
+            event("b", Reason::PromotionHeld, 1, "2026-11-23T02:30:00Z"),
+            event("b", Reason::PromotionReleased, 1, "2026-11-23T02:30:07Z"),
+            event("b", Reason::TrafficDriftRepaired, 3, "2026-11-23T02:50:00Z"),
+            event("b", Reason::TrafficDriftRepaired, 2, "2026-11-23T02:58:30Z"),
+            event("b", Reason::TrafficDriftFight, 1, "2026-11-22T23:58:30Z"),
+        ];
+        check(
+            &report,
+            Ok(events),
+            "
+            ROLLOUT  PHASE   STEP  ASKED  IN FORCE  GLOO      GUARD                REPAIRS
+            shop/a   Paused  1/4   0      0         ACCEPTED  held for 12 s        -
+            shop/b   Paused  1/4   0      -         ACCEPTED  released 29 min ago  5, 90 s ago; fight 3 h ago
+            shop/c   Paused  1/4   0      -         ACCEPTED  -                    -",
+        );
+    }
+
+    #[test]
+    fn without_permission_for_events_one_line_says_so() {
+        let report = Report {
+            rollouts: Vec::new(),
+            left_behind: Vec::new(),
+        };
+        let what = "events".to_owned();
+        check(
+            &report,
+            Err(StoreError::NotFound { what }),
+            "
+            no Rollout uses the plugin
+            Events cannot be read: events not found: create it or correct routeTableSelector",
+        );
+    }
+}

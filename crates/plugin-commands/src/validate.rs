@@ -1,0 +1,577 @@
+//! `validate`: lists every problem of Rollouts and their tables, with its position.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use gloo_router::{ASSUMED_PORT, ShiftError, from_rpc};
+use gloo_types::{
+    DocumentError, MirrorPolicy, MirrorPolicyDoc, Resource, RouteTable, RouteTableDoc, violations,
+};
+use rollouts_rpc::error_chain;
+use route_planner::{ConfigProblem, PluginConfig};
+use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::Answer;
+use super::controller::{ControllerRelease, abort_advice};
+use super::input::{self, Manifest, Spot, Step, path};
+use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
+use super::passes::{Trial, Update, unmatched_entries};
+use super::simulate::{End, run_update};
+use super::world::{Source, Subject};
+
+/// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
+///
+/// Objects of other kinds are ignored, so a whole directory of manifests may be given. Every Rollout is also simulated, to
+/// find what the plugin would refuse during an update.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  validate -f deploy/                               every manifest of a directory
+  validate -f rollout.yaml --live                   a Rollout of a file against the tables of the cluster
+  validate                                          all Rollouts of the cluster
+  validate -f deploy/ -o github                     annotations in a GitHub workflow
+
+Exit codes: 0 no errors; 1 errors, or warnings with --strict; 2 the command line is wrong; \
+3 the cluster cannot be read.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+
+    /// Release of the Argo Rollouts controller, such as 1.10.2, for advice that depends on it. Default: that of the cluster, if
+    /// Rollouts or tables are read from it and the controller is in namespace argo-rollouts.
+    #[arg(long, value_name = "RELEASE")]
+    controller_release: Option<ControllerRelease>,
+
+    /// Count warnings as errors.
+    #[arg(long)]
+    strict: bool,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ValidateFormat,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ValidateFormat {
+    Text,
+    Json,
+    Yaml,
+    /// Workflow commands, which GitHub shows at the lines of a pull request.
+    Github,
+}
+
+/// The result of the checks.
+#[derive(Debug, Serialize)]
+struct Report {
+    rollouts: usize,
+    route_tables: usize,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Problem {
+    #[serde(flatten, serialize_with = "shown")]
+    spot: Spot,
+    severity: Severity,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Error,
+    Warning,
+}
+
+const SCALE_DOWN_DELAY: &str = "/spec/strategy/canary/scaleDownDelaySeconds";
+
+/// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
+const ENOUGH_FOR_A_GATEWAY: u64 = 15;
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let report = check(args).await?;
+    let is_bad = report
+        .problems
+        .iter()
+        .any(|problem| args.strict || problem.severity == Severity::Error);
+    output::print(&match args.output {
+        ValidateFormat::Text => text(&report),
+        ValidateFormat::Json => output::json(&report)?,
+        ValidateFormat::Yaml => output::yaml(&report)?,
+        ValidateFormat::Github => github(&report),
+    })?;
+    Ok(if is_bad { Answer::No } else { Answer::Yes })
+}
+
+async fn check(args: &Args) -> anyhow::Result<Report> {
+    let source = &args.source;
+    let (manifests, unreadable) = if source.files.is_empty() {
+        (source.live_rollouts().await?, Vec::new())
+    } else {
+        input::read(&source.files)
+    };
+    let mut problems: BTreeSet<Problem> = unreadable
+        .into_iter()
+        .map(|error| Problem::error(error.spot, error.reason))
+        .collect();
+
+    let mut route_tables = 0;
+    for manifest in &manifests {
+        match manifest.kind() {
+            RouteTable::KIND => {
+                route_tables += 1;
+                problems.extend(table_problems(
+                    manifest,
+                    &source.with_namespace(&manifest.value),
+                ));
+            }
+            MirrorPolicy::KIND => {
+                let policy = MirrorPolicyDoc::from_value(source.with_namespace(&manifest.value));
+                problems.extend(policy.err().map(|error| document(manifest, &error)));
+            }
+            _ => {}
+        }
+    }
+    let mut release = args.controller_release;
+    if release.is_none() && source.is_live() {
+        release = source.controller_release().await;
+    }
+    let mut rollouts = 0;
+    for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
+        rollouts += 1;
+        match source.subject(&manifest.value) {
+            Ok(subject) => {
+                let store = Arc::new(MemoryRouteStore::default());
+                // Objects that cannot be parsed are already reported.
+                source.fill_what_parses(&store, &manifests);
+                problems.extend(scaling_problems(manifest, &subject, release));
+                problems.extend(ping_pong_problem(source, manifest, &subject).await);
+                problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
+            }
+            Err(error) => {
+                let spot = manifest.spot(&path(&error.path));
+                problems.insert(Problem::error(spot, error_chain(&error)));
+            }
+        }
+    }
+    if rollouts == 0 && problems.is_empty() {
+        let names = source.policy().plugin_names.join(" or ");
+        let message = format!("no Rollout has {names} under trafficRouting.plugins");
+        let spot = Spot {
+            file: source.shown(),
+            place: None,
+        };
+        problems.insert(Problem::warning(spot, message));
+    }
+    Ok(Report {
+        rollouts,
+        route_tables,
+        problems: problems.into_iter().collect(),
+    })
+}
+
+/// Returns the problems that make a table invalid to Gloo.
+fn table_problems(manifest: &Manifest, object: &Value) -> Vec<Problem> {
+    let table = match RouteTableDoc::from_value(object.clone()) {
+        Ok(table) => table,
+        Err(error) => return vec![document(manifest, &error)],
+    };
+    let expected = format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION);
+    let mut problems = Vec::new();
+    if object.get("apiVersion").and_then(Value::as_str) != Some(&expected) {
+        let spot = manifest.spot(&path("apiVersion"));
+        let message = format!("RouteTable {}: apiVersion must be {expected}", table.key());
+        problems.push(Problem::error(spot, message));
+    }
+    match table.spec() {
+        Ok(spec) => problems.extend(violations(&spec).iter().map(|violation| {
+            let spot = manifest.spot(&path(&violation.path));
+            Problem::error(spot, format!("RouteTable {}: {violation}", table.key()))
+        })),
+        Err(error) => problems.push(document(manifest, &error)),
+    }
+    problems
+}
+
+/// Returns the problems of a Rollout's plugin block or, if there are none, those of a simulated update.
+async fn rollout_problems(
+    source: &Source,
+    manifest: &Manifest,
+    subject: &Subject,
+    store: &Arc<MemoryRouteStore>,
+) -> anyhow::Result<Vec<Problem>> {
+    let label = format!("Rollout {}", subject.key);
+    let spot = manifest.spot(&block_path(source, &subject.api));
+    let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
+    let mut problems = block_problems(source, manifest, subject);
+    problems.extend(step_problems(manifest, subject));
+    if let Err(error) = &config
+        && (problems.is_empty() || is_of_several_blocks(error))
+    {
+        problems.push(Problem::error(spot.clone(), error_chain(error)));
+    }
+    let Some(config) = config.ok().filter(|_| problems.is_empty()) else {
+        return Ok(problems);
+    };
+    if source.is_live() {
+        source.copy_tables(subject, store).await?;
+    } else if let Err(StoreError::NotFound { what }) = store
+        .select(config.route_tables(), Freshness::Live)
+        .await
+        .complete()
+    {
+        let message = format!("{label}: the files do not have {what}: its routes are not checked");
+        return Ok(vec![Problem::warning(spot, message)]);
+    }
+    let unmatched = unmatched_entries(&config, store).await;
+    let unmatched = unmatched.map(|text| {
+        let (spot, message) = (spot.clone(), format!("{label}: {text}"));
+        // Files may lack tables that the cluster has.
+        match config.route_tables().by_label() && !source.is_live() {
+            true => Problem::warning(spot, format!("{message}, unless another table has it")),
+            false => Problem::error(spot, message),
+        }
+    });
+    store.put_rollout(subject.api.clone())?;
+    let trial = Trial::new(store, source.policy(), subject);
+    let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
+
+    let steps = path("spec.strategy.canary.steps");
+    let mut problems: Vec<Problem> = unmatched.into_iter().collect();
+    for pass in &report.passes {
+        // The name of a pass at a step starts with the index of the step.
+        let index = pass
+            .at
+            .split(' ')
+            .next()
+            .and_then(|index| index.parse().ok());
+        let spot = match index {
+            Some(index) => {
+                let mut step = steps.clone();
+                step.push(Step::Index(index));
+                manifest.spot(&step)
+            }
+            None => spot.clone(),
+        };
+        // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
+        let is_problem = |warning: &&String| !warning.ends_with(ASSUMED_PORT);
+        for warning in pass.warnings.iter().filter(is_problem) {
+            problems.push(Problem::warning(
+                spot.clone(),
+                format!("{label}: {warning}"),
+            ));
+        }
+        problems.extend(
+            pass.refused
+                .iter()
+                .map(|reason| Problem::error(spot.clone(), reason.clone())),
+        );
+    }
+    if let End::Changed(objects) = &report.end {
+        let objects = objects.join(", ");
+        let message = format!("{label}: an update does not restore these objects: {objects}");
+        problems.push(Problem::error(spot, message));
+    }
+    let mut said = BTreeSet::new();
+    problems.retain(|problem| said.insert(problem.message.clone()));
+    Ok(problems)
+}
+
+/// Returns warnings about Pods that would end before the gateway stops sending requests to them, which no router can prevent.
+fn scaling_problems(
+    manifest: &Manifest,
+    subject: &Subject,
+    release: Option<ControllerRelease>,
+) -> Vec<Problem> {
+    let canary = subject.api.pointer("/spec/strategy/canary");
+    let of_canary = |key: &str| canary.and_then(|canary| canary.get(key));
+    let mut problems = Vec::new();
+    let mut warn = |key: &str, message: &str| {
+        let spot = manifest.spot(&path(&format!("spec.strategy.canary.{key}")));
+        let message = format!("Rollout {}: {key}: {message}", subject.key);
+        problems.push(Problem::warning(spot, message));
+    };
+    let is_dynamic = of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true);
+    if is_dynamic {
+        let containers = subject.api.pointer("/spec/template/spec/containers");
+        let has_hook = |container: &Value| container.pointer("/lifecycle/preStop").is_some();
+        // The template of a workloadRef is not available here.
+        if let Some(containers) = containers.and_then(Value::as_array)
+            && !containers.iter().any(has_hook)
+        {
+            warn(
+                "dynamicStableScale",
+                "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway stops sending requests to them",
+            );
+        }
+        if let Some(advice) = abort_advice(release, &subject.api) {
+            warn("dynamicStableScale", &advice);
+        }
+    }
+    let delay = of_canary("scaleDownDelaySeconds").and_then(Value::as_u64);
+    if delay.is_some_and(|delay| !is_dynamic && delay < ENOUGH_FOR_A_GATEWAY) {
+        let message = format!(
+            "raise it to at least {ENOUGH_FOR_A_GATEWAY}, so that old Pods serve until the gateway has stopped sending requests to them"
+        );
+        warn("scaleDownDelaySeconds", &message);
+    }
+    problems
+}
+
+/// Returns a warning about ping-pong that is new for a Rollout which exists in the cluster. Files alone do not tell.
+async fn ping_pong_problem(
+    source: &Source,
+    manifest: &Manifest,
+    subject: &Subject,
+) -> Option<Problem> {
+    let pong = source.unprepared_pong(subject).await?;
+    let spot = manifest.spot(&path("spec.strategy.canary.pingPong"));
+    let message = format!("Rollout {}: {pong}", subject.key);
+    Some(Problem::warning(spot, message))
+}
+
+/// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed and the rest is parsed
+/// again.
+fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+    let at = block_path(source, &subject.api);
+    let Some(mut block) = lookup(&subject.api, &at).cloned() else {
+        return Vec::new();
+    };
+    let namespaces = source.policy().destination_namespaces;
+    let mut problems = Vec::new();
+    let mut removed = Vec::new();
+    while let Err(error) =
+        PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
+    {
+        let inside = path(config_path(&error.problem).unwrap_or_default());
+        // A value may be missing only because a wrong one was removed.
+        let follows = match error.problem {
+            ConfigProblem::NoSelector => !problems.is_empty(),
+            ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
+            _ => false,
+        };
+        if !follows {
+            let whole: Vec<Step> = at.iter().chain(&inside).cloned().collect();
+            problems.push(Problem::error(manifest.spot(&whole), error.to_string()));
+        }
+        let goes_on = match (&error.problem, block.as_object_mut()) {
+            (ConfigProblem::NoSelector, Some(block)) => {
+                block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
+                true
+            }
+            _ => remove(&mut block, &inside),
+        };
+        if !goes_on {
+            break;
+        }
+        removed = inside;
+    }
+    problems
+}
+
+/// Returns the problems of steps and settings that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
+/// The Rollout is then InvalidSpec, and no router is called.
+fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+    let rollout = &subject.rollout;
+    let max = rollout.max_traffic_weight();
+    let listed = rollout.traffic_routing().into_iter();
+    let listed = listed.flat_map(|routing| &routing.managed_routes);
+    let listed: Vec<&String> = listed.map(|route| &route.name).collect();
+    let mut problems = Vec::new();
+    if let Some(canary) = rollout.canary()
+        && canary.dynamic_stable_scale
+        && subject
+            .api
+            .pointer(SCALE_DOWN_DELAY)
+            .is_some_and(|it| !it.is_null())
+    {
+        let spot = manifest.spot(&path("spec.strategy.canary.scaleDownDelaySeconds"));
+        let message =
+            "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
+        problems.push((spot, message.to_owned()));
+    }
+    for (index, step) in rollout.steps().iter().enumerate() {
+        let at =
+            |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));
+        if let Some(weight) = step.set_weight
+            && !(0..=max).contains(&weight)
+        {
+            let message = format!("setWeight {weight} must be within 0 and {max}");
+            problems.push((at("setWeight"), message));
+        }
+        let header = step
+            .set_header_route
+            .as_ref()
+            .map(|it| ("setHeaderRoute", &it.name));
+        let mirror = step
+            .set_mirror_route
+            .as_ref()
+            .map(|it| ("setMirrorRoute", &it.name));
+        for (key, name) in header.into_iter().chain(mirror) {
+            if !listed.contains(&name) {
+                let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
+                problems.push((at(key), message));
+            }
+        }
+    }
+    let label = format!("Rollout {}", subject.key);
+    let problems = problems.into_iter();
+    problems
+        .map(|(spot, message)| Problem::error(spot, format!("{label}: {message}")))
+        .collect()
+}
+
+/// Returns the path of the plugin block that is read.
+fn block_path(source: &Source, api: &Value) -> Vec<Step> {
+    let mut at = path("spec.strategy.canary.trafficRouting.plugins");
+    let plugins = lookup(api, &at);
+    let names = source.policy().plugin_names.into_iter();
+    let name = names
+        .into_iter()
+        .find(|name| plugins.is_some_and(|plugins| plugins.get(name).is_some()));
+    at.extend(name.map(Step::Key));
+    at
+}
+
+/// Whether a Rollout has several blocks of the plugin, of which only the first is checked.
+fn is_of_several_blocks(error: &ShiftError) -> bool {
+    matches!(error, ShiftError::Config(error) if matches!(error.problem, ConfigProblem::SeveralPlugins(..)))
+}
+
+fn config_path(problem: &ConfigProblem) -> Option<&str> {
+    match problem {
+        ConfigProblem::Key(problem) => Some(problem.path()),
+        ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
+        ConfigProblem::MissingPlugin { .. }
+        | ConfigProblem::SeveralPlugins(..)
+        | ConfigProblem::Json(_)
+        | ConfigProblem::NoSelector => None,
+    }
+}
+
+fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
+    path.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get(key),
+        Step::Index(index) => value.get(index),
+    })
+}
+
+/// Removes the value at `path`. Returns whether it existed.
+fn remove(value: &mut Value, path: &[Step]) -> bool {
+    let Some((last, above)) = path.split_last() else {
+        return false;
+    };
+    let parent = above.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    });
+    match (parent, last) {
+        (Some(Value::Object(fields)), Step::Key(key)) => fields.shift_remove(key).is_some(),
+        (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
+            items.remove(*index);
+            true
+        }
+        _ => false,
+    }
+}
+
+fn document(manifest: &Manifest, error: &DocumentError) -> Problem {
+    let at = match error {
+        DocumentError::Type { path, .. } => path,
+        DocumentError::Unnamed { path, .. } => *path,
+        DocumentError::Kind { .. } => "kind",
+    };
+    Problem::error(manifest.spot(&path(at)), error_chain(error))
+}
+
+impl Problem {
+    fn error(spot: Spot, message: String) -> Self {
+        Self {
+            spot,
+            severity: Severity::Error,
+            message,
+        }
+    }
+
+    fn warning(spot: Spot, message: String) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(spot, message)
+        }
+    }
+}
+
+/// Serialises a position as three fields.
+fn shown<S: Serializer>(spot: &Spot, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown<'s> {
+        file: &'s str,
+        line: Option<u64>,
+        column: Option<u64>,
+    }
+    let Spot { file, place } = spot;
+    Shown {
+        file,
+        line: place.map(|place| place.line),
+        column: place.map(|place| place.column),
+    }
+    .serialize(serializer)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        let severity = match problem.severity {
+            Severity::Error => styled(RED, "error"),
+            Severity::Warning => styled(YELLOW, "warning"),
+        };
+        let spot = styled(BOLD, &problem.spot.to_string());
+        text += &format!("{spot}: {severity}: {}\n", problem.message);
+    }
+    let count = |severity| {
+        let problems = report.problems.iter();
+        problems.filter(|it| it.severity == severity).count()
+    };
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let checked = format!(
+        "Rollouts: {}, RouteTables: {}, errors: {errors}, warnings: {warnings}",
+        report.rollouts, report.route_tables
+    );
+    let style = if errors == 0 { GREEN } else { RED };
+    text + &styled(style, &checked) + "\n"
+}
+
+/// Formats problems as workflow commands of GitHub Actions.
+fn github(report: &Report) -> String {
+    let mut text = String::new();
+    for Problem {
+        spot,
+        severity,
+        message,
+    } in &report.problems
+    {
+        let kind = match severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        text += &format!("::{kind} file={}", property(&spot.file));
+        if let Some(place) = spot.place {
+            text += &format!(",line={},col={}", place.line, place.column);
+        }
+        text += &format!("::{}\n", escaped(message));
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    escaped(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,402 @@
+//! Loads the Rollouts and RouteTables of a command from files or from a cluster into memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use gloo_router::{Policy, from_rpc};
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
+use rollouts_rpc::{Rollout, error_chain};
+use route_store::{
+    Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
+    RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
+};
+use serde_json::{Value, json};
+
+use super::controller::{self, ControllerRelease, Pong};
+use super::input::{self, Manifest, Unreadable, path};
+use crate::flags::{ClusterFlags, PolicyFlags};
+
+/// The source of the objects.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Source {
+    /// File or directory with the Rollout and its RouteTables, or - for stdin; repeatable. Default: the cluster.
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+
+    /// With -f: read RouteTables, MirrorPolicies and the stable Service that the files lack from the cluster.
+    #[arg(long, requires = "files")]
+    live: bool,
+
+    /// Namespace of objects without a namespace.
+    #[arg(short, long, default_value = "default")]
+    pub(super) namespace: String,
+
+    #[command(flatten)]
+    live_objects: Live,
+}
+
+/// The cluster, and the plugin's flags for it.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Live {
+    #[command(flatten)]
+    policy: PolicyFlags,
+
+    #[command(flatten)]
+    cluster: ClusterFlags,
+}
+
+/// A Rollout.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    pub(super) key: ObjectKey,
+    pub(super) rollout: Rollout,
+    /// The whole object.
+    pub(super) api: Value,
+}
+
+/// A Rollout with a field of another type than the API has.
+#[derive(Debug, thiserror::Error)]
+#[error("Rollout {key}: unexpected value at {path}")]
+pub(super) struct Mistyped {
+    key: ObjectKey,
+    /// Dotted path of the field.
+    pub(super) path: String,
+    source: serde_json::Error,
+}
+
+impl Live {
+    pub(super) fn policy(&self) -> Policy {
+        self.policy.to_policy(&self.cluster)
+    }
+
+    pub(super) fn clusters(&self) -> Clusters {
+        let (local, tables) = self.cluster.to_access();
+        let clusters = Clusters::one(Arc::new(KubeRouteStore::new(local)));
+        match tables {
+            Some(tables) => Clusters {
+                tables: Arc::new(KubeRouteStore::new(tables)),
+                ..clusters
+            },
+            None => clusters,
+        }
+    }
+
+    /// Whether a Rollout configures the plugin.
+    pub(super) fn uses_plugin(&self, api: &Value) -> bool {
+        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
+        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
+        let accepted = self.policy().plugin_names;
+        plugins
+            .map(|(name, _)| name)
+            .any(|name| accepted.contains(name))
+    }
+}
+
+impl Mistyped {
+    pub(super) const fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+}
+
+impl Subject {
+    /// Reads a Rollout.
+    pub(super) fn new(api: Value) -> Result<Self, Mistyped> {
+        let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
+        let key = ObjectKey::new(
+            text("/metadata/namespace").unwrap_or_default(),
+            text("/metadata/name").unwrap_or_default(),
+        );
+        match serde_path_to_error::deserialize(&api) {
+            Ok(rollout) => Ok(Self { key, rollout, api }),
+            Err(error) => Err(Mistyped {
+                key,
+                path: error.path().to_string(),
+                source: error.into_inner(),
+            }),
+        }
+    }
+
+    /// Returns the stable Service; `None` if no step is an experiment.
+    fn stable_of_experiments(&self) -> Option<ObjectKey> {
+        let steps = self
+            .api
+            .pointer("/spec/strategy/canary/steps")?
+            .as_array()?;
+        steps.iter().find(|step| step.get("experiment").is_some())?;
+        self.stable_service()
+    }
+
+    /// Returns the stable Service.
+    pub(super) fn stable_service(&self) -> Option<ObjectKey> {
+        let stable = self.rollout.services()?.stable;
+        Some(ObjectKey::new(&self.key.namespace, stable))
+    }
+
+    /// Returns the Service that the controller makes for an experiment: a port for each port of the containers. `None` if the
+    /// Rollout has no Pod template, or if that declares no port.
+    pub(super) fn service_of_experiment(&self, name: &str) -> Option<Value> {
+        let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned();
+        let containers = of(self.api.pointer("/spec/template/spec")?, "containers")?;
+        let ports = containers.iter().filter_map(|it| of(it, "ports")).flatten();
+        let ports = ports.map(|port| json!({"name": port.get("name"), "port": port.get("containerPort"), "protocol": port.get("protocol")}));
+        let ports: Vec<Value> = ports.collect();
+        let key = ObjectKey::new(&self.key.namespace, name);
+        (!ports.is_empty()).then(|| service(&key, ports))
+    }
+}
+
+fn service(key: &ObjectKey, ports: Vec<Value>) -> Value {
+    json!({"metadata": {"name": key.name, "namespace": key.namespace}, "spec": {"ports": ports}})
+}
+
+impl Source {
+    pub(super) fn policy(&self) -> Policy {
+        self.live_objects.policy()
+    }
+
+    fn clusters(&self) -> Clusters {
+        self.live_objects.clusters()
+    }
+
+    /// Parses `name` or `namespace/name`.
+    pub(super) fn key(&self, name: &str) -> ObjectKey {
+        match name.split_once('/') {
+            Some((namespace, name)) => ObjectKey::new(namespace, name),
+            None => ObjectKey::new(&self.namespace, name),
+        }
+    }
+
+    /// Whether tables are read from the cluster.
+    pub(super) const fn is_live(&self) -> bool {
+        self.live || self.files.is_empty()
+    }
+
+    /// Loads the named Rollout, or the only one, and a store with its tables.
+    pub(super) async fn load(
+        &self,
+        name: Option<&str>,
+    ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
+        let store = Arc::new(MemoryRouteStore::default());
+        let subject = if self.files.is_empty() {
+            let name = name.context("no Rollout is named: name one, or give files with -f")?;
+            let key = self.key(name);
+            let live = self.clusters().local.rollout(&key).await?;
+            let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
+            self.subject(live.raw())?
+        } else {
+            let (manifests, unreadable) = input::read(&self.files);
+            if let Some(error) = unreadable.into_iter().next() {
+                return Err(error.into());
+            }
+            for manifest in &manifests {
+                self.put(&store, manifest)
+                    .map_err(|error| unreadable_manifest(manifest, &error))?;
+            }
+            let subjects = manifests.iter().filter(|it| self.is_subject(it));
+            let subjects = subjects.map(|manifest| {
+                let located = |error: Mistyped| Unreadable {
+                    spot: manifest.spot(&path(&error.path)),
+                    reason: error_chain(&error),
+                };
+                self.subject(&manifest.value).map_err(located)
+            });
+            self.pick(name, subjects.collect::<Result<_, _>>()?)?
+        };
+        store.put_rollout(subject.api.clone())?;
+        if self.is_live() {
+            self.copy_tables(&subject, &store).await?;
+        }
+        Ok((subject, store))
+    }
+
+    /// Reads a Rollout, with the default namespace if it has none.
+    pub(super) fn subject(&self, api: &Value) -> Result<Subject, Mistyped> {
+        Subject::new(self.with_namespace(api))
+    }
+
+    /// Whether this is a Rollout that uses the plugin.
+    pub(super) fn is_subject(&self, manifest: &Manifest) -> bool {
+        manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
+    }
+
+    /// Adds those tables and policies among `manifests` to `store` that can be parsed.
+    pub(super) fn fill_what_parses(&self, store: &MemoryRouteStore, manifests: &[Manifest]) {
+        for manifest in manifests {
+            let _ = self.put(store, manifest);
+        }
+    }
+
+    fn put(&self, store: &MemoryRouteStore, manifest: &Manifest) -> Result<(), StoreError> {
+        let object = || self.with_namespace(&manifest.value);
+        match manifest.kind() {
+            RouteTable::KIND => store.put(object()).map(drop),
+            MirrorPolicy::KIND => store.put_policy(object()).map(drop),
+            // Knative has Services, too.
+            "Service" if manifest.value.get("apiVersion") == Some(&json!("v1")) => {
+                store.put_service(object()).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pick(&self, name: Option<&str>, mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
+        if let Some(name) = name {
+            let key = self.key(name);
+            let found = subjects.into_iter().find(|subject| subject.key == key);
+            return found
+                .with_context(|| format!("the files have no Rollout {key} that uses the plugin"));
+        }
+        match (subjects.pop(), subjects.is_empty()) {
+            (Some(subject), true) => Ok(subject),
+            (Some(last), false) => {
+                subjects.push(last);
+                let names: Vec<String> = subjects.iter().map(|it| it.key.to_string()).collect();
+                bail!(
+                    "there are several Rollouts: name one of {}",
+                    names.join(", ")
+                )
+            }
+            (None, _) => {
+                let names = self.policy().plugin_names.join(" or ");
+                bail!("the files have no Rollout with {names} under trafficRouting.plugins")
+            }
+        }
+    }
+
+    /// Copies the tables and policies that the Rollout selects from the cluster, unless `store` has them.
+    pub(super) async fn copy_tables(
+        &self,
+        subject: &Subject,
+        store: &MemoryRouteStore,
+    ) -> anyhow::Result<()> {
+        let Subject { key, rollout, .. } = subject;
+        let Ok(config) = from_rpc::config(&self.policy(), rollout, key) else {
+            // The router reports the error.
+            return Ok(());
+        };
+        let clusters = self.clusters();
+        if let Some(stable) = subject.stable_of_experiments()
+            && store.service_ports(&stable).await?.is_none()
+        {
+            match clusters.local.service_ports(&stable).await {
+                Ok(Some(ports)) => {
+                    let ports = ports.iter().map(|port| json!({"name": port.name, "port": port.number, "targetPort": port.target}));
+                    store.put_service(service(&stable, ports.collect()))?;
+                }
+                // The router says what it assumes.
+                Ok(None) | Err(StoreError::Forbidden { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let selection = clusters
+            .tables
+            .select(config.route_tables(), Freshness::Live)
+            .await;
+        for error in selection.errors {
+            // The router reports a missing table.
+            if !matches!(error, StoreError::NotFound { .. }) {
+                return Err(error.into());
+            }
+        }
+        for table in selection
+            .tables
+            .into_iter()
+            .filter(|it| store.table(it.key()).is_none())
+        {
+            store.put(table.into_raw())?;
+        }
+        match clusters.tables.policies().await {
+            // Only mirror routes need policies.
+            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
+                if !from_rpc::has_mirrors(rollout) => {}
+            policies => {
+                let known = store.policies().await?;
+                for policy in policies? {
+                    if !known.iter().any(|it| it.key() == policy.key()) {
+                        store.put_policy(policy.into_raw())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the Rollouts of the cluster, of all namespaces.
+    pub(super) async fn live_rollouts(&self) -> anyhow::Result<Vec<Manifest>> {
+        let rollouts = rollouts(&self.clusters().local, None).await?.into_iter();
+        let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
+        Ok(manifests.collect())
+    }
+
+    /// Returns the release of the cluster's controller, if it can be read.
+    pub(super) async fn controller_release(&self) -> Option<ControllerRelease> {
+        let clusters = self.clusters();
+        let client = clusters.local.client().await.ok()?;
+        let deployed = controller::deployed(client, controller::NAMESPACE).await;
+        ControllerRelease::of_image(&deployed.ok()??.image)
+    }
+
+    /// Returns the Service of a Rollout that needs preparation before its first update with ping-pong, if the cluster is read.
+    pub(super) async fn unprepared_pong(&self, subject: &Subject) -> Option<Pong> {
+        if !self.is_live() || !subject.rollout.is_ping_pong() {
+            return None;
+        }
+        let clusters = self.clusters();
+        let live = clusters.local.rollout(&subject.key).await.ok()??;
+        let live = Subject::new(live.raw().clone()).ok()?;
+        let client = clusters.local.client().await.ok()?;
+        controller::unprepared_pong(client, &subject.rollout, &live.rollout.status).await
+    }
+
+    /// Describes the source.
+    pub(super) fn shown(&self) -> String {
+        let files = self.files.iter().map(|file| file.display().to_string());
+        match self.files.is_empty() {
+            true => "cluster".to_owned(),
+            false => files.collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// Returns an object with the default namespace if it has none.
+    pub(super) fn with_namespace(&self, object: &Value) -> Value {
+        let mut object = object.clone();
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata
+                .entry("namespace")
+                .or_insert_with(|| json!(self.namespace));
+        }
+        object
+    }
+}
+
+/// Reads the Rollouts of a cluster.
+pub(super) async fn rollouts(
+    store: &KubeRouteStore,
+    namespace: Option<&str>,
+) -> anyhow::Result<Vec<RolloutDoc>> {
+    match store.rollouts(namespace).await {
+        Err(StoreError::NotFound { .. }) => {
+            bail!(
+                "the cluster has no rollouts.argoproj.io: install Argo Rollouts, or choose another with --context"
+            )
+        }
+        rollouts => Ok(rollouts?),
+    }
+}
+
+/// Reads the MirrorPolicies of a cluster; none if there is no such kind, or no permission to read it.
+pub(super) async fn policies(store: &KubeRouteStore) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+    match store.policies().await {
+        Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),
+        policies => policies,
+    }
+}
+
+fn unreadable_manifest(manifest: &Manifest, error: &StoreError) -> Unreadable {
+    Unreadable {
+        spot: manifest.spot(&[]),
+        reason: error_chain(error),
+    }
+}
