@@ -32,24 +32,16 @@ pub enum ConfigError {
         "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
     )]
     InputKey(String),
-    /// A profile names a source that is not configured.
-    #[error("{path} names the unknown source {source_name}: use one of {known}")]
-    UnknownSource {
-        /// The path of the list.
-        path: String,
-        /// The unknown name.
-        source_name: String,
-        /// The names of the configured sources.
-        known: String,
-    },
-    /// A source or a profile names a cluster that is not configured.
-    #[error("{path} names the unknown cluster {name}: use one of {known}")]
-    UnknownCluster {
+    /// A key names a source, cluster or profile that is not configured.
+    #[error("{path} names the unknown {kind} {name}: use one of {known}")]
+    Unknown {
         /// The path of the key.
         path: String,
+        /// Whether a source, a cluster or a profile is unknown.
+        kind: &'static str,
         /// The unknown name.
         name: String,
-        /// The names of the configured clusters.
+        /// The names that are configured.
         known: String,
     },
     /// `clusters` is empty.
@@ -60,16 +52,6 @@ pub enum ConfigError {
     /// Several clusters are configured, and it is unknown which of them has the Workspaces.
     #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
     NoManagementCluster(String),
-    /// `requestsWith` names a profile that is not configured.
-    #[error("{path} names the unknown profile {name}: use one of {known}")]
-    UnknownProfile {
-        /// The path of the key.
-        path: String,
-        /// The unknown name.
-        name: String,
-        /// The names of the configured profiles.
-        known: String,
-    },
     /// `requestsWith` leads back to its own profile.
     #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
     Cycle(String, String),
@@ -99,4 +81,27 @@ pub enum ConfigError {
         "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
     )]
     NoSource,
+}
+
+impl ConfigError {
+    /// Makes the error that `path` names a source, cluster or profile that is not one of the `known` ones.
+    pub(crate) fn unknown<'a>(
+        path: String,
+        kind: &'static str,
+        name: impl Into<String>,
+        known: impl Iterator<Item = &'a String>,
+    ) -> Self {
+        let (name, known) = (name.into(), joined(known));
+        Self::Unknown {
+            path,
+            kind,
+            name,
+            known,
+        }
+    }
+}
+
+/// Joins names for messages.
+pub(crate) fn joined<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -9,11 +9,11 @@ use gloo_types::{
 use strict_json::Block;
 
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
-use crate::error::ConfigError;
-use crate::keys::Schema;
-use crate::keys::{Key, cluster, flag};
+use crate::error::{ConfigError, joined};
+use crate::keys::{Schema, cluster, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
+use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
@@ -55,61 +55,32 @@ impl GlooWorkspaces {
     pub(crate) const SCHEMA: Schema = Schema {
         name: "gloo-workspaces",
         key: "glooWorkspaces",
-        keys: &[
-            Key::new(
-                "namespace",
-                "the namespace of Workspaces and KubernetesClusters",
-                "`gloo-mesh`",
-            ),
-            Key::new(
-                "cluster",
-                "the management cluster, one of `clusters`",
-                "the only cluster, if there is one",
-            ),
-            Key::new(
-                "clusterMap",
-                "Argo CD's names of clusters that have another name in Gloo: `{gloo-name: argo-cd-name}`",
-                "",
-            ),
-        ],
+        keys: &["namespace", "cluster", "clusterMap"],
         parameters: &[
-            Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
-            Key::new(
-                "selector",
-                "`labels` or `matchExpressions` of Workspaces",
-                "all",
-            ),
-            Key::new("cluster", "only this cluster, by Argo CD's name", "all"),
-            Key::new(
-                "expandNamespaces",
-                "`true`: a set for each namespace of each cluster",
-                "`false`",
-            ),
-            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+            "workspaces",
+            "selector",
+            "cluster",
+            "expandNamespaces",
+            "outputKey",
         ],
+        read: Self::from_config,
         output_key: "gloo",
     };
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
+    fn from_config(source: &Block<'_>, clusters: &Clusters) -> Result<Source, ConfigError> {
         let mut names = clusters.names();
         let cluster = match (source.string("cluster")?, names.next(), names.next()) {
             (Some(cluster), _, _) => cluster,
             (None, Some(only), None) => only,
-            (None, _, _) => {
-                let names: Vec<_> = clusters.names().map(String::as_str).collect();
-                return Err(ConfigError::NoManagementCluster(names.join(", ")));
-            }
+            _ => return Err(ConfigError::NoManagementCluster(joined(clusters.names()))),
         };
-        clusters.check(cluster, &source.path("cluster"))?;
+        clusters.check(cluster, source.path("cluster"))?;
         let namespace = source.object_name("namespace")?;
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
-        Ok(Self {
+        Ok(Source::GlooWorkspaces(Self {
             reach: Reach::one(cluster.to_owned(), namespace, source.path("namespace")),
             cluster_map: source.texts("clusterMap")?,
-        })
+        }))
     }
 
     /// Reads the parameters of a request.
@@ -117,9 +88,9 @@ impl GlooWorkspaces {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<WorkspaceQuery, Failure> {
+    ) -> Result<SourceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
-        Ok(WorkspaceQuery {
+        Ok(SourceQuery::GlooWorkspaces(WorkspaceQuery {
             // There is exactly one place: if the profile does not allow it, `admit` returns an error.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
@@ -127,7 +98,7 @@ impl GlooWorkspaces {
             cluster: cluster(parameters)?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
-        })
+        }))
     }
 }
 
@@ -172,22 +143,21 @@ impl WorkspaceQuery {
             let spec = workspace.spec().map_err(Failure::unreadable)?;
             let name = &workspace.key().name;
             for (cluster, share) in shares(&spec.workload_clusters, &clusters) {
-                let known_as = self
-                    .cluster_map
-                    .get(cluster)
-                    .map_or(cluster, String::as_str);
+                let known_as = self.cluster_map.get(cluster);
+                let known_as = known_as.map_or(cluster, String::as_str);
                 if self.cluster.as_ref().is_some_and(|asked| asked != known_as) {
                     continue;
                 }
                 for (identity, fields) in share.rows([name, cluster], self.by_namespace) {
+                    let own = [
+                        ("workspace", name.into()),
+                        ("cluster", known_as.into()),
+                        ("glooCluster", cluster.into()),
+                    ];
                     let fields = fields
                         .into_iter()
                         .chain(identity.fields())
-                        .chain([
-                            ("workspace", name.as_str().into()),
-                            ("cluster", known_as.into()),
-                            ("glooCluster", cluster.into()),
-                        ])
+                        .chain(own)
                         .collect();
                     let mut set = ParameterSet::default();
                     set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
@@ -206,36 +176,29 @@ impl Share<'_> {
         [workspace, cluster]: [&str; 2],
         by_namespace: bool,
     ) -> Vec<(Identity, Vec<(&'static str, Field)>)> {
-        let common = || {
+        let fields = |has_pattern: bool, is_config_read: bool| {
             let labels = self.labels.map_or_else(|| Field::from([]), Field::texts);
             vec![
                 ("clusterLabels", labels),
                 ("registered", self.labels.is_some().into()),
+                ("wildcard", has_pattern.into()),
+                ("configEnabled", is_config_read.into()),
             ]
         };
         if by_namespace {
             let rows = self.namespaces.iter().map(|(namespace, is_config_read)| {
-                let mut fields = common();
-                fields.extend([
-                    ("namespace", (*namespace).into()),
-                    ("wildcard", is_pattern(namespace).into()),
-                    ("configEnabled", (*is_config_read).into()),
-                ]);
+                let mut fields = fields(is_pattern(namespace), *is_config_read);
+                fields.push(("namespace", (*namespace).into()));
                 (Identity::of(&[workspace, cluster, namespace]), fields)
             });
             return rows.collect();
         }
         let names: Vec<&str> = self.namespaces.keys().copied().collect();
-        let mut fields = common();
-        fields.extend([
-            ("wildcard", names.iter().any(|name| is_pattern(name)).into()),
-            ("configEnabled", self.is_config_read.into()),
-            ("namespacesCsv", names.join(",").into()),
-            (
-                "namespaces",
-                Field::List(names.into_iter().map(Into::into).collect()),
-            ),
-        ]);
+        let has_pattern = names.iter().any(|name| is_pattern(name));
+        let mut fields = fields(has_pattern, self.is_config_read);
+        fields.push(("namespacesCsv", names.join(",").into()));
+        let names = names.into_iter().map(Into::into).collect();
+        fields.push(("namespaces", Field::List(names)));
         vec![(Identity::of(&[workspace, cluster]), fields)]
     }
 }
@@ -252,18 +215,15 @@ fn shares<'a>(
         let wanted = selector.name.as_str();
         let is_name = !wanted.is_empty() && !is_pattern(wanted);
         // There may be as many selectors of one cluster as clusters.
-        let registered = if is_name {
-            clusters.range(wanted..=wanted)
-        } else {
-            clusters.range(""..)
+        let registered = match is_name {
+            true => clusters.range(wanted..=wanted),
+            false => clusters.range(""..),
         };
-        let registered = registered.filter(|(name, cluster)| {
-            (wanted.is_empty() || matches(wanted, name))
-                && has_all(cluster.labels(), &selector.selector)
+        let registered = registered.map(|(name, cluster)| (*name, cluster.labels()));
+        let found = registered.filter(|(name, labels)| {
+            (wanted.is_empty() || matches(wanted, name)) && has_all(labels, &selector.selector)
         });
-        let mut found: Vec<_> = registered
-            .map(|(name, cluster)| (*name, Some(cluster.labels())))
-            .collect();
+        let mut found: Vec<_> = found.map(|(name, labels)| (name, Some(labels))).collect();
         if found.is_empty() && is_name && selector.selector.is_empty() {
             found.push((&selector.name, None));
         }

@@ -12,10 +12,10 @@ use strict_json::Block;
 
 use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
-use crate::keys::Schema;
-use crate::keys::{Key, cluster};
+use crate::keys::{Schema, cluster};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
+use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The key at the top with the RouteTables.
@@ -75,51 +75,25 @@ impl Rollouts {
             Reach::KEYS[0],
             Reach::KEYS[1],
             Reach::KEYS[2],
-            Key::new(
-                "destinationNamespaces",
-                "the value of the router's flag `--allowed-destination-namespaces`",
-                "none",
-            ),
+            "destinationNamespaces",
         ],
         parameters: &[
-            Key::new(
-                "namespaces",
-                "namespaces of the Rollouts",
-                "all allowed namespaces",
-            ),
-            Key::new(
-                "selector",
-                "`labels` or `matchExpressions` of Rollouts",
-                "all",
-            ),
-            Key::new(
-                "pluginName",
-                "the name under `trafficRouting.plugins`",
-                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as for the router",
-            ),
-            Key::new(
-                "include",
-                "`weights`, `steps`: values that change with every step",
-                "",
-            ),
-            Key::new("cluster", "as for `gloo-routes`", "all"),
-            Key::new(
-                "outputKey",
-                "another name for the key `rollout`",
-                "`rollout`",
-            ),
+            "namespaces",
+            "selector",
+            "pluginName",
+            "include",
+            "cluster",
+            "outputKey",
         ],
+        read: Self::from_config,
         output_key: "rollout",
     };
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
-        Ok(Self {
+    fn from_config(source: &Block<'_>, clusters: &Clusters) -> Result<Source, ConfigError> {
+        Ok(Source::Rollouts(Self {
             reach: Reach::from_config(source, clusters)?,
             destination_namespaces: source.object_names("destinationNamespaces")?,
-        })
+        }))
     }
 
     /// Reads the parameters of a request.
@@ -127,12 +101,12 @@ impl Rollouts {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<RolloutQuery, Failure> {
+    ) -> Result<SourceQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
         let cluster = cluster(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
-        Ok(RolloutQuery {
+        Ok(SourceQuery::Rollouts(RolloutQuery {
             readable: self.reach.around(&places, allowed)?,
             places,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
@@ -143,7 +117,7 @@ impl Rollouts {
             destination_namespaces: self.destination_namespaces.clone(),
             weights: include.contains(&"weights"),
             steps: include.contains(&"steps"),
-        })
+        }))
     }
 }
 
@@ -182,24 +156,24 @@ impl RolloutQuery {
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
-        let readable = self
+        let here = self
             .readable
             .iter()
             .filter(|place| place.cluster == cluster);
-        let readable = readable.flat_map(|place| place.namespaces.iter().map(String::as_str));
+        let readable = here.flat_map(|place| place.namespaces.iter().map(String::as_str));
         let mut tables = Tables::new(readable.collect(), tables);
         let mut sets = BTreeMap::new();
-        for rollout in rollouts {
-            if !self.selector.matches(rollout.labels()) {
-                continue;
-            }
+        for rollout in rollouts
+            .iter()
+            .filter(|it| self.selector.matches(it.labels()))
+        {
             let spec = rollout.spec().map_err(Failure::unreadable)?;
             let Some(canary) = spec.canary() else {
                 continue;
             };
-            let plugins = canary.traffic_routing.as_ref().map(|it| &it.plugins);
+            let routing = canary.traffic_routing.as_ref();
             let mut names = self.plugins.iter();
-            let Some(block) = plugins.and_then(|plugins| names.find_map(|name| plugins.get(name)))
+            let Some(block) = routing.and_then(|it| names.find_map(|name| it.plugins.get(name)))
             else {
                 continue;
             };
@@ -260,12 +234,11 @@ impl RolloutQuery {
     ) -> BTreeMap<&'static str, Field> {
         let key = rollout.key();
         let services = canary.services(status);
-        let is_fresh = rollout
-            .generation()
-            .is_some_and(|it| status.has_observed(it));
+        let generation = rollout.generation();
+        let is_fresh = generation.is_some_and(|it| status.has_observed(it));
         let mut fields = BTreeMap::from([
-            ("name", key.name.as_str().into()),
-            ("namespace", key.namespace.as_str().into()),
+            ("name", (&key.name).into()),
+            ("namespace", (&key.namespace).into()),
             ("cluster", cluster.into()),
             ("labels", Field::texts(rollout.labels())),
             ("phase", status.phase.as_str().into()),
@@ -277,28 +250,19 @@ impl RolloutQuery {
             ("stableHash", status.stable_rs.as_str().into()),
             ("currentHash", status.current_pod_hash.as_str().into()),
         ]);
-        let text =
-            |number: Option<i32>| number.map(|number| number.to_string()).unwrap_or_default();
+        let text = |number: Option<i32>| {
+            Field::from(number.map(|number| number.to_string()).unwrap_or_default())
+        };
         if self.weights {
             let weights = status.canary.weights.as_ref();
-            let weights = Field::from([
-                (
-                    "stable",
-                    text(weights.map(|weights| weights.stable.weight)).into(),
-                ),
-                (
-                    "canary",
-                    text(weights.map(|weights| weights.canary.weight)).into(),
-                ),
-            ]);
-            fields.insert("weights", weights);
+            let stable = text(weights.map(|weights| weights.stable.weight));
+            let canary = text(weights.map(|weights| weights.canary.weight));
+            fields.insert("weights", [("stable", stable), ("canary", canary)].into());
         }
         if self.steps {
-            let step = Field::from([
-                ("index", text(status.current_step_index).into()),
-                ("count", canary.steps.len().to_string().into()),
-            ]);
-            fields.insert("step", step);
+            let count = canary.steps.len().to_string().into();
+            let step = [("index", text(status.current_step_index)), ("count", count)];
+            fields.insert("step", step.into());
         }
         fields
     }
@@ -316,11 +280,10 @@ impl<'t> Tables<'t> {
                 tables.or_default().push(table.as_ref());
             }
         }
-        let hosts = BTreeMap::new();
         Self {
             readable,
             found,
-            hosts,
+            hosts: BTreeMap::new(),
         }
     }
 
@@ -328,23 +291,16 @@ impl<'t> Tables<'t> {
         self.readable.contains(namespace) || self.readable.contains(ALL)
     }
 
-    fn with<'a>(
-        &'a self,
-        namespace: &'a str,
-        label: &'a str,
-        value: &'a str,
-    ) -> &'a [&'t RouteTableDoc] {
-        let found = self.found.get(&(namespace, label, value));
-        found.map(Vec::as_slice).unwrap_or_default()
-    }
-
     /// Returns tables, in the order of their keys, that include all that `selector` selects.
     fn candidates(&self, selector: &RouteTableSelector) -> Vec<&'t RouteTableDoc> {
         let mut tables = BTreeMap::new();
         for namespace in &selector.namespaces {
-            let with = |label, value| self.with(namespace, label, value);
+            let with = |label, value| {
+                let found = self.found.get(&(namespace.as_str(), label, value));
+                found.map(Vec::as_slice).unwrap_or_default()
+            };
             let labels = selector.labels.iter();
-            let labels = labels.map(|(key, value)| with(key, value));
+            let labels = labels.map(|(key, value)| with(key.as_str(), value.as_str()));
             let labelled = labels.min_by_key(|tables| tables.len());
             let labelled = labelled.or_else(|| selector.by_label().then(|| with("", "")));
             let named = selector.names.iter().map(|name| with("", name));
@@ -358,11 +314,8 @@ impl<'t> Tables<'t> {
 /// Returns the field under [`GLOO`].
 fn gloo(tables: &[&RouteTableDoc], all: &[String]) -> Field {
     let tables = tables.iter().map(|table| {
-        let key = table.key();
-        Field::from([
-            ("name", key.name.as_str().into()),
-            ("namespace", key.namespace.as_str().into()),
-        ])
+        let ObjectKey { namespace, name } = table.key();
+        Field::from([("name", name.into()), ("namespace", namespace.into())])
     });
     let tables = ("routeTables", Field::List(tables.collect()));
     hosts(all).into_iter().chain([tables]).collect()

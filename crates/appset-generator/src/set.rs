@@ -233,6 +233,12 @@ impl From<&str> for Field {
     }
 }
 
+impl From<&String> for Field {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
 impl From<String> for Field {
     fn from(text: String) -> Self {
         Self::Text(text.into())

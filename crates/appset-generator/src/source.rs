@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
-use crate::error::ConfigError;
+use crate::clusters::{Allowed, Namespaces, Watched};
 use crate::gloo_routes::{GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{ImageDigests, ImageQuery};
-use crate::keys::{Schema, names};
+use crate::keys::Schema;
 use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
@@ -53,13 +52,12 @@ pub(crate) enum Source {
 }
 
 /// The kinds of sources that a configuration has at most once, each under its own key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    ImageDigests,
-    GlooRoutes,
-    Rollouts,
-    GlooWorkspaces,
-}
+pub(crate) const KINDS: [&Schema; 4] = [
+    &GlooRoutes::SCHEMA,
+    &GlooWorkspaces::SCHEMA,
+    &ImageDigests::SCHEMA,
+    &Rollouts::SCHEMA,
+];
 
 impl Schema {
     /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
@@ -68,47 +66,12 @@ impl Schema {
         given: Map<String, Value>,
         read: impl FnOnce(&Block<'_>) -> Result<SourceQuery, Failure>,
     ) -> Result<Query, Failure> {
-        let known = names(&[&Output::KEYS, self.parameters].concat());
+        let known = [&Output::KEYS, self.parameters].concat();
         let given = Value::Object(given);
         let parameters = Block::root(&given, "the parameters", &known)?;
         let source = read(&parameters)?;
         let output = Output::read(self.name, &parameters, Some(self.output_key))?;
         Ok(Query { source, output })
-    }
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::GlooRoutes,
-        Self::GlooWorkspaces,
-        Self::ImageDigests,
-        Self::Rollouts,
-    ];
-
-    /// Returns the names and keys of this kind.
-    pub(crate) const fn schema(self) -> &'static Schema {
-        match self {
-            Self::ImageDigests => &ImageDigests::SCHEMA,
-            Self::GlooRoutes => &GlooRoutes::SCHEMA,
-            Self::Rollouts => &Rollouts::SCHEMA,
-            Self::GlooWorkspaces => &GlooWorkspaces::SCHEMA,
-        }
-    }
-
-    /// Reads the settings of this source.
-    pub(crate) fn read(
-        self,
-        block: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Source, ConfigError> {
-        Ok(match self {
-            Self::ImageDigests => Source::ImageDigests(ImageDigests::from_config(block)?),
-            Self::GlooRoutes => Source::GlooRoutes(GlooRoutes::from_config(block, clusters)?),
-            Self::Rollouts => Source::Rollouts(Rollouts::from_config(block, clusters)?),
-            Self::GlooWorkspaces => {
-                Source::GlooWorkspaces(GlooWorkspaces::from_config(block, clusters)?)
-            }
-        })
     }
 }
 
@@ -118,30 +81,18 @@ impl Source {
         &self,
         name: &str,
         given: Map<String, Value>,
-        allowed: Allowed<'_>,
+        allowed: &Allowed<'_>,
     ) -> Result<Query, Failure> {
         match self {
-            Self::Static(source) => {
-                let (query, output) = source.query(name, given)?;
-                let source = SourceQuery::Static(query);
-                Ok(Query { source, output })
+            Self::Static(it) => it.query(name, given),
+            Self::ImageDigests(it) => {
+                ImageDigests::SCHEMA.query(given, |read| it.query(read, allowed))
             }
-            Self::ImageDigests(source) => ImageDigests::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::ImageDigests(query))
-            }),
-            Self::GlooRoutes(source) => GlooRoutes::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::GlooRoutes(query))
-            }),
-            Self::Rollouts(source) => Rollouts::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::Rollouts(query))
-            }),
-            Self::GlooWorkspaces(source) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::GlooWorkspaces(query))
-            }),
+            Self::GlooRoutes(it) => GlooRoutes::SCHEMA.query(given, |read| it.query(read, allowed)),
+            Self::Rollouts(it) => Rollouts::SCHEMA.query(given, |read| it.query(read, allowed)),
+            Self::GlooWorkspaces(it) => {
+                GlooWorkspaces::SCHEMA.query(given, |read| it.query(read, allowed))
+            }
         }
     }
 
@@ -153,12 +104,8 @@ impl Source {
             Self::Rollouts(source) => &source.reach,
             Self::GlooWorkspaces(source) => &source.reach,
         };
-        for Place {
-            cluster,
-            namespaces,
-        } in reach.places(known)
-        {
-            let of_cluster = watched.entry(cluster).or_default();
+        for place in reach.places(known) {
+            let of_cluster = watched.entry(place.cluster).or_default();
             of_cluster.namespaces |= reach.is_by_label();
             let kinds = match self {
                 Self::Static(_) | Self::ImageDigests(_) => Vec::new(),
@@ -169,7 +116,7 @@ impl Source {
                 }
             };
             for kind in kinds {
-                kind.extend(namespaces.iter().cloned());
+                kind.extend(place.namespaces.iter().cloned());
             }
         }
     }

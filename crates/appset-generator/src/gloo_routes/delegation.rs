@@ -53,7 +53,7 @@ pub(super) struct Delegation<'s> {
 
 /// What the delegating tables give to a table.
 struct Above {
-    place: Place,
+    place: Served,
     parents: usize,
     /// Whether all delegating tables have a place. In a cycle and below it they have none.
     is_complete: bool,
@@ -61,7 +61,7 @@ struct Above {
 
 /// The hosts at which a table is served, and the prefixes of its paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Served {
     /// The hosts of each root table that delegates to it, or its own hosts.
     pub(super) hosts: Vec<String>,
     /// Whether `hosts` is complete.
@@ -120,7 +120,7 @@ impl<'s> Delegation<'s> {
     }
 
     /// Returns the place of `table`.
-    pub(super) fn place(&mut self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Place {
+    pub(super) fn place(&mut self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Served {
         // The places above come first. A list instead of a recursion, since a chain may be longer than the stack.
         let mut open = vec![self.selecting(table)];
         while let Some(selectors) = open.last().cloned() {
@@ -146,7 +146,7 @@ impl<'s> Delegation<'s> {
     }
 
     /// Returns the place of a table that is neither in a cycle nor below one, once the places above it are known.
-    fn known(&self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Option<Place> {
+    fn known(&self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Option<Served> {
         let above = self.above.get(&self.selecting(table))?.as_ref();
         let above = above.filter(|above| above.is_complete)?;
         Some(above.place(table, spec))
@@ -159,11 +159,11 @@ impl<'s> Delegation<'s> {
         spec: &RouteTableSpec,
         below: &mut Vec<&'s ObjectKey>,
         steps: &mut usize,
-    ) -> Place {
+    ) -> Served {
         if below.contains(&table.key()) {
-            return Place {
+            return Served {
                 problems: BTreeSet::from([CYCLE]),
-                ..Place::default()
+                ..Served::default()
             };
         }
         below.push(table.key());
@@ -220,12 +220,12 @@ impl<'s> Delegation<'s> {
         &self,
         selectors: &Selectors<'s>,
         most: usize,
-        mut place_of: impl FnMut(&'s RouteTableDoc, &'s RouteTableSpec, usize) -> Option<Place>,
+        mut place_of: impl FnMut(&'s RouteTableDoc, &'s RouteTableSpec, usize) -> Option<Served>,
     ) -> Above {
         let mut joined = Above {
-            place: Place {
+            place: Served {
                 hosts_known: true,
-                ..Place::default()
+                ..Served::default()
             },
             parents: 0,
             is_complete: true,
@@ -269,7 +269,7 @@ impl<'s> Delegation<'s> {
 
 impl Above {
     /// Returns the place of one of the tables below.
-    fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Place {
+    fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Served {
         let (mut place, parents) = (self.place.clone(), self.parents);
         let status = table.status().unwrap_or_default();
         let expected = status.num_parent_route_tables;
@@ -305,7 +305,7 @@ impl Above {
     }
 }
 
-impl Place {
+impl Served {
     /// Returns the paths of a route of the table, and whether there are more than the limit.
     pub(super) fn paths(&self, route: &HttpRoute) -> (Vec<Path>, bool) {
         let mut paths = Vec::new();
