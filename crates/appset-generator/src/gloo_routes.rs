@@ -81,21 +81,11 @@ impl GlooRoutes {
         let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let readable = self.reach.around(&places, allowed)?;
-        let tables = places.into_iter().map(
-            |Place {
-                 cluster,
-                 namespaces,
-             }| {
-                let selector = selector.clone();
-                (
-                    cluster,
-                    RouteTableSelector {
-                        namespaces,
-                        ..selector
-                    },
-                )
-            },
-        );
+        let tables = places.into_iter().map(|place| {
+            let mut selector = selector.clone();
+            selector.namespaces = place.namespaces;
+            (place.cluster, selector)
+        });
         let tables = tables.collect();
         let mut routes = routes(parameters)?;
         Ok(SourceQuery::GlooRoutes(RouteQuery {
@@ -178,13 +168,11 @@ impl RouteQuery {
         // The destinations at rest count: a canary with weight 100 replaces the stable Service in the table.
         let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
         let rest_spec = rest.spec().map_err(Failure::unreadable)?;
-        let has_destinations = |route| {
-            self.destinations
-                .match_route(route, &rest_spec, &table.key().namespace)
-        };
+        let (all, namespace) = (&self.destinations, &table.key().namespace);
         let routes = routes.zip(owners(&rest, &rest_spec));
-        let routes =
-            routes.filter(|((_, route), resting)| is_selected(route) && has_destinations(resting));
+        let routes = routes.filter(|((_, route), resting)| {
+            is_selected(route) && all.match_route(resting, &rest_spec, namespace)
+        });
         Ok(routes.map(|(route, _)| route).collect())
     }
 
@@ -215,19 +203,17 @@ impl RouteQuery {
             let fields = own.into_iter().chain(path_fields(&paths));
             ("route", fields.chain(destinations).collect())
         });
+        let route_table = Field::from([
+            ("name", (&name.name).into()),
+            ("namespace", (&name.namespace).into()),
+            ("labels", Field::texts(table.labels())),
+        ]);
         let own = [
             ("cluster", cluster.into()),
             ("configError", problems.join("; ").into()),
             ("delegated", spec.hosts.is_empty().into()),
             ("hostsKnown", place.hosts_known.into()),
-            (
-                "routeTable",
-                Field::from([
-                    ("name", (&name.name).into()),
-                    ("namespace", (&name.namespace).into()),
-                    ("labels", Field::texts(table.labels())),
-                ]),
-            ),
+            ("routeTable", route_table),
         ];
         let fields = identity.fields().into_iter().chain(hosts(&place.hosts));
         let fields = fields.chain(own).chain(route).collect();
@@ -276,9 +262,8 @@ fn rows<'s>(
 fn path_fields(paths: &[Path]) -> [(&'static str, Field); 4] {
     let first = paths.iter().find(|path| !path.kind.is_empty());
     let first = first.or(paths.first());
-    let list = paths
-        .iter()
-        .map(|path| Field::from([("path", (&path.text).into()), ("type", path.kind.into())]));
+    let list = paths.iter();
+    let list = list.map(|it| [("path", (&it.text).into()), ("type", it.kind.into())].into());
     [
         ("path", first.map_or("", |path| path.text.as_str()).into()),
         ("pathType", first.map_or("", |path| path.kind).into()),
@@ -365,18 +350,17 @@ impl Destinations {
             return Err(parameters.conflict("include", "granularity"));
         }
         let service = parameters.block("stableService", &["name", "namespace"])?;
-        let stable = match (
+        let (name, namespace) = (
             service.object_name("name")?,
             service.object_name("namespace")?,
-        ) {
-            (Some(name), namespace) => Some(Service { name, namespace }),
-            (None, Some(_)) => return Err(service.empty("name")),
-            (None, None) => None,
-        };
+        );
+        if name.is_none() && namespace.is_some() {
+            return Err(service.empty("name"));
+        }
         let kinds = ["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"];
         let kinds = parameters.words("destinationKinds", &kinds)?.into_iter();
         Ok(Self {
-            stable,
+            stable: name.map(|name| Service { name, namespace }),
             kinds: kinds.map(|kind| kind.to_owned().into()).collect(),
             shown: !include.is_empty(),
             with_weights: include.contains(&"weights"),
@@ -426,8 +410,8 @@ impl Destinations {
             let weight = self.with_weights.then_some(weight);
             Some(own.into_iter().chain(weight).collect())
         });
-        self.shown
-            .then(|| ("destinations", Field::List(fields.collect())))
+        let fields = ("destinations", Field::List(fields.collect()));
+        self.shown.then_some(fields)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.
-const MAX_IMAGES: usize = 20;
+pub(crate) const MAX_IMAGES: usize = 20;
 /// The limit of `staleFor`.
 const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 

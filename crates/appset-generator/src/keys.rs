@@ -35,11 +35,15 @@ pub(crate) fn cluster<'a>(parameters: &Block<'a>) -> Result<Option<&'a str>, Pro
 
 /// Reads a count, which may be a number or a string: templates turn every value into a string.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
-    let read = |value: &Value| match value {
+    typed(parameters, key, as_count, "a whole number from 0")
+}
+
+/// Returns the count that `value` is, if it is one.
+pub(crate) fn as_count(value: &Value) -> Option<usize> {
+    match value {
         Value::String(text) => text.parse().ok(),
-        other => other.as_u64().and_then(|count| count.try_into().ok()),
-    };
-    typed(parameters, key, read, "a whole number from 0")
+        other => other.as_u64()?.try_into().ok(),
+    }
 }
 
 /// Reads a boolean, which may be a string: templates turn every value into a string.

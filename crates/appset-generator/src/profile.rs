@@ -40,7 +40,7 @@ pub(crate) struct Profile {
     /// How a request for image digests gets its tag, if not from the parameter `tag`.
     tag_from: Option<TagFrom>,
     /// Parameters, each with the profile that answers requests with this parameter.
-    requests_with: BTreeMap<String, String>,
+    pub(crate) requests_with: BTreeMap<String, String>,
 }
 
 impl Profile {
@@ -95,12 +95,15 @@ impl Profile {
         configured: &Sources,
         known: &Clusters,
     ) -> Result<(), ConfigError> {
-        let unknown = |key, name, known: &mut dyn Iterator<Item = &String>| {
-            ConfigError::unknown(profile.path(key), "source", name, known)
-        };
         let mut sources = self.sources.iter().flatten();
         if let Some(name) = sources.find(|name| !configured.contains_key(*name)) {
-            return Err(unknown("sources", name.clone(), &mut configured.keys()));
+            let path = profile.path("sources");
+            return Err(ConfigError::unknown(
+                path,
+                "source",
+                name,
+                configured.keys(),
+            ));
         }
         for name in self.clusters.iter().flatten() {
             known.check(name, profile.path("clusters"))?;
@@ -123,9 +126,9 @@ impl Profile {
             if let Some(name) = parameters.get("source")
                 && !self.candidates(configured).any(|(known, _)| name == known)
             {
-                let mut offered = configured.keys().filter(|name| self.offers(name));
-                let key = format!("{kind}.source");
-                return Err(unknown(&key, written(name), &mut offered));
+                let path = profile.path(&format!("{kind}.source"));
+                let offered = configured.keys().filter(|name| self.offers(name));
+                return Err(ConfigError::unknown(path, "source", written(name), offered));
             }
         }
         if let Some(Source::ImageDigests(source)) = images {
@@ -247,17 +250,12 @@ impl Profile {
 
     /// Returns the parameter that becomes the tag, if the tag is made from one.
     pub(crate) fn branch(&self) -> Option<&str> {
-        self.tag_from.as_ref().map(TagFrom::parameter)
+        self.tag_from.as_ref().map(|it| it.parameter.as_str())
     }
 
     /// Returns the value that this profile gives to the parameter `key`.
     pub(crate) fn given(&self, key: &str) -> Option<&Value> {
         self.fixed.get(key).or_else(|| self.defaults.get(key))
-    }
-
-    /// Whether other profiles answer some of its requests.
-    pub(crate) fn passes_on(&self) -> bool {
-        !self.requests_with.is_empty()
     }
 
     /// Returns the sources that requests can name.

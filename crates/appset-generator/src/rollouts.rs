@@ -156,25 +156,18 @@ impl RolloutQuery {
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
-        let here = self
-            .readable
-            .iter()
-            .filter(|place| place.cluster == cluster);
+        let here = self.readable.iter().filter(|it| it.cluster == cluster);
         let readable = here.flat_map(|place| place.namespaces.iter().map(String::as_str));
         let mut tables = Tables::new(readable.collect(), tables);
         let mut sets = BTreeMap::new();
-        for rollout in rollouts
-            .iter()
-            .filter(|it| self.selector.matches(it.labels()))
-        {
+        let rollouts = rollouts.iter();
+        for rollout in rollouts.filter(|it| self.selector.matches(it.labels())) {
             let spec = rollout.spec().map_err(Failure::unreadable)?;
-            let Some(canary) = spec.canary() else {
-                continue;
-            };
-            let routing = canary.traffic_routing.as_ref();
+            let canary = spec.canary();
+            let routing = canary.and_then(|canary| canary.traffic_routing.as_ref());
             let mut names = self.plugins.iter();
-            let Some(block) = routing.and_then(|it| names.find_map(|name| it.plugins.get(name)))
-            else {
+            let block = routing.and_then(|it| names.find_map(|name| it.plugins.get(name)));
+            let (Some(canary), Some(block)) = (canary, block) else {
                 continue;
             };
             let key = rollout.key();

@@ -21,7 +21,8 @@ const ON_INVALID: &str = "onInvalidTag";
 /// Which parameter becomes the tag, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TagFrom {
-    parameter: String,
+    /// The name of the parameter that becomes the tag.
+    pub(crate) parameter: String,
     rule: Rule,
     prefix: String,
     suffix: String,
@@ -82,11 +83,6 @@ impl TagFrom {
         // Otherwise no branch at all has a legal tag.
         made.tag("a")?;
         Ok(made)
-    }
-
-    /// Returns the name of the parameter that becomes the tag.
-    pub(crate) fn parameter(&self) -> &str {
-        &self.parameter
     }
 
     /// Replaces the parameter in `parameters` with the tag.
@@ -180,7 +176,7 @@ impl Rule {
 
 /// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
 /// becomes `a--b`.
-fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
+pub(crate) fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
     let mut slug = String::new();
     let mut in_run = false;
     for c in text.chars() {
