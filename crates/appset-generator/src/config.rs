@@ -126,9 +126,8 @@ impl Config {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let sources = self.static_sources();
-        sources
-            .filter_map(|(name, source)| Warning::of_keys(name, source))
-            .collect()
+        let warnings = sources.filter_map(|(name, source)| Warning::of_keys(name, source));
+        warnings.collect()
     }
 
     /// Returns a warning for each static source of this configuration that has fewer than half of its sets in `next`. A file

@@ -148,17 +148,14 @@ impl WorkspaceQuery {
                 if self.cluster.as_ref().is_some_and(|asked| asked != known_as) {
                     continue;
                 }
-                for (identity, fields) in share.rows([name, cluster], self.by_namespace) {
-                    let own = [
+                for (identity, mut fields) in share.rows([name, cluster], self.by_namespace) {
+                    fields.extend(identity.fields());
+                    fields.extend([
                         ("workspace", name.into()),
                         ("cluster", known_as.into()),
                         ("glooCluster", cluster.into()),
-                    ];
-                    let fields = fields
-                        .into_iter()
-                        .chain(identity.fields())
-                        .chain(own)
-                        .collect();
+                    ]);
+                    let fields = fields.into_iter().collect();
                     let mut set = ParameterSet::default();
                     set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
                     sets.insert(identity.key, set);

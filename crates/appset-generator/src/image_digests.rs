@@ -153,13 +153,12 @@ impl ImageDigests {
             return Err(source.empty("registries").into());
         }
         let mut default = source.string("registry")?.map(str::to_owned);
-        if let Some(unlisted) = default
-            .as_ref()
-            .filter(|host| !registries.contains_key(*host))
-        {
-            return Err(source
-                .wrong("registry", unlisted, "one of registries")
-                .into());
+        let mut unlisted = default
+            .iter()
+            .filter(|host| !registries.contains_key(*host));
+        if let Some(host) = unlisted.next() {
+            let problem = source.wrong("registry", host, "one of registries");
+            return Err(problem.into());
         }
         if registries.len() == 1 {
             default = registries.keys().next().cloned();
@@ -215,9 +214,8 @@ impl ImageDigests {
         // Counted before they are read: each image has a copy of the tag.
         if !(1..=MAX_IMAGES).contains(&count) {
             let expected = "1 to 20 of them, each a name and a repository";
-            return Err(parameters
-                .wrong("images", format!("{count} images"), expected)
-                .into());
+            let problem = parameters.wrong("images", format!("{count} images"), expected);
+            return Err(problem.into());
         }
         let (mut illegal, mut images) = (BTreeSet::new(), BTreeMap::new());
         for (name, image) in listed.into_iter().flatten() {
@@ -430,9 +428,8 @@ impl Registry {
             Some(_) => Proof::None,
             None => Proof::of_host(host),
         };
-        let repositories = registry
-            .value("repositories")
-            .map(|_| patterns("repositories"));
+        let repositories = registry.value("repositories");
+        let repositories = repositories.map(|_| patterns("repositories"));
         Ok(Self {
             plain_http: flag(registry, "plainHttp")?.unwrap_or_default(),
             repositories: repositories.transpose()?,

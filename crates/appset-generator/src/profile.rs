@@ -97,13 +97,8 @@ impl Profile {
     ) -> Result<(), ConfigError> {
         let mut sources = self.sources.iter().flatten();
         if let Some(name) = sources.find(|name| !configured.contains_key(*name)) {
-            let path = profile.path("sources");
-            return Err(ConfigError::unknown(
-                path,
-                "source",
-                name,
-                configured.keys(),
-            ));
+            let (path, known) = (profile.path("sources"), configured.keys());
+            return Err(ConfigError::unknown(path, "source", name, known));
         }
         for name in self.clusters.iter().flatten() {
             known.check(name, profile.path("clusters"))?;
@@ -133,14 +128,11 @@ impl Profile {
         }
         if let Some(Source::ImageDigests(source)) = images {
             for (index, pattern) in self.images.iter().flatten().enumerate() {
-                if source
-                    .example(Some(std::slice::from_ref(pattern)))
-                    .is_none()
-                {
+                let image = source.example(Some(std::slice::from_ref(pattern)));
+                if image.is_none() {
                     let expected = "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*";
-                    return Err(profile
-                        .wrong(&format!("images[{index}]"), pattern, expected)
-                        .into());
+                    let problem = profile.wrong(&format!("images[{index}]"), pattern, expected);
+                    return Err(problem.into());
                 }
             }
         }
@@ -155,12 +147,8 @@ impl Profile {
         for (parameter, other) in &self.requests_with {
             let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
             if !configured.contains_key(other) {
-                return Err(ConfigError::unknown(
-                    path,
-                    "profile",
-                    other,
-                    configured.keys(),
-                ));
+                let known = configured.keys();
+                return Err(ConfigError::unknown(path, "profile", other, known));
             }
             let mut reached = BTreeSet::new();
             let mut next = vec![other];
@@ -295,9 +283,8 @@ impl Profile {
             name: shown(name),
             known: known(),
         };
-        offered
-            .find(|(known, _)| *known == name)
-            .ok_or_else(unknown)
+        let found = offered.find(|(known, _)| *known == name);
+        found.ok_or_else(unknown)
     }
 }
 

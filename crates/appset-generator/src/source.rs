@@ -1,6 +1,6 @@
 //! The kinds of sources. A new kind has its own file, a [`Schema`], and a line in each list of this file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use strict_json::Block;
@@ -98,24 +98,21 @@ impl Source {
 
     /// Adds the objects that this source reads to `watched`, by cluster.
     pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
-        let reach = match self {
+        type Kinds = fn(&mut Watched) -> Vec<&mut BTreeSet<String>>;
+        let (reach, kinds): (_, Kinds) = match self {
             Self::Static(_) | Self::ImageDigests(_) => return,
-            Self::GlooRoutes(source) => &source.reach,
-            Self::Rollouts(source) => &source.reach,
-            Self::GlooWorkspaces(source) => &source.reach,
+            Self::GlooRoutes(it) => (&it.reach, |all| vec![&mut all.route_tables]),
+            Self::Rollouts(it) => (&it.reach, |all| {
+                vec![&mut all.rollouts, &mut all.route_tables]
+            }),
+            Self::GlooWorkspaces(it) => (&it.reach, |all| {
+                vec![&mut all.workspaces, &mut all.clusters]
+            }),
         };
         for place in reach.places(known) {
             let of_cluster = watched.entry(place.cluster).or_default();
             of_cluster.namespaces |= reach.is_by_label();
-            let kinds = match self {
-                Self::Static(_) | Self::ImageDigests(_) => Vec::new(),
-                Self::GlooRoutes(_) => vec![&mut of_cluster.route_tables],
-                Self::Rollouts(_) => vec![&mut of_cluster.rollouts, &mut of_cluster.route_tables],
-                Self::GlooWorkspaces(_) => {
-                    vec![&mut of_cluster.workspaces, &mut of_cluster.clusters]
-                }
-            };
-            for kind in kinds {
+            for kind in kinds(of_cluster) {
                 kind.extend(place.namespaces.iter().cloned());
             }
         }
