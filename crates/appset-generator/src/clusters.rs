@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gloo_types::Document;
 use strict_json::{Block, Problem};
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, joined};
 use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};
 
@@ -100,7 +100,8 @@ impl Clusters {
         if self.names().any(|known| known == name) {
             return Ok(());
         }
-        Err(ConfigError::unknown(path, "cluster", name, self.names()))
+        let known = joined(self.names());
+        Err(ConfigError::UnknownCluster(path, name.to_owned(), known))
     }
 }
 

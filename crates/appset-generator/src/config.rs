@@ -54,21 +54,24 @@ impl Config {
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document = crate::yaml::read(text)?;
         let keys = ["cluster", "clusters", "profiles", "refresh", "static"];
-        let keys: Vec<_> = keys.into_iter().chain(KINDS.map(|kind| kind.key)).collect();
+        let keys: Vec<_> = keys
+            .into_iter()
+            .chain(KINDS.map(|(schema, _)| schema.key))
+            .collect();
         let root = Block::root(&document, "the configuration", &keys)?;
         let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
-            if KINDS.iter().any(|kind| kind.name == name) {
+            if KINDS.iter().any(|(schema, _)| schema.name == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
         }
-        for kind in KINDS {
-            if let Some(block) = root.optional_block(kind.key, kind.keys)? {
-                sources.insert(kind.name.to_owned(), (kind.read)(&block, &clusters)?);
+        for (schema, read) in KINDS {
+            if let Some(block) = root.optional_block(schema.key, schema.keys)? {
+                sources.insert(schema.name.to_owned(), read(&block, &clusters)?);
             }
         }
         if sources.is_empty() {

@@ -32,18 +32,12 @@ pub enum ConfigError {
         "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
     )]
     InputKey(String),
-    /// A key names a source, cluster or profile that is not configured.
-    #[error("{path} names the unknown {kind} {name}: use one of {known}")]
-    Unknown {
-        /// The path of the key.
-        path: String,
-        /// Whether a source, a cluster or a profile is unknown.
-        kind: &'static str,
-        /// The unknown name.
-        name: String,
-        /// The names that are configured.
-        known: String,
-    },
+    /// A profile names a source that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown source {1}: use one of {2}")]
+    UnknownSource(String, String, String),
+    /// A source or a profile names a cluster that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown cluster {1}: use one of {2}")]
+    UnknownCluster(String, String, String),
     /// `clusters` is empty.
     #[error(
         "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
@@ -52,6 +46,9 @@ pub enum ConfigError {
     /// Several clusters are configured, and it is unknown which of them has the Workspaces.
     #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
     NoManagementCluster(String),
+    /// `requestsWith` names a profile that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown profile {1}: use one of {2}")]
+    UnknownProfile(String, String, String),
     /// `requestsWith` leads back to its own profile.
     #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
     Cycle(String, String),
@@ -81,24 +78,6 @@ pub enum ConfigError {
         "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
     )]
     NoSource,
-}
-
-impl ConfigError {
-    /// Makes the error that `path` names a source, cluster or profile that is not one of the `known` ones.
-    pub(crate) fn unknown<'a>(
-        path: String,
-        kind: &'static str,
-        name: impl Into<String>,
-        known: impl Iterator<Item = &'a String>,
-    ) -> Self {
-        let (name, known) = (name.into(), joined(known));
-        Self::Unknown {
-            path,
-            kind,
-            name,
-            known,
-        }
-    }
 }
 
 /// Joins names for messages.

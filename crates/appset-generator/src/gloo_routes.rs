@@ -23,7 +23,6 @@ use crate::error::ConfigError;
 use crate::keys::{Schema, cluster, is_second};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
-use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The settings of the source.
@@ -51,7 +50,6 @@ impl GlooRoutes {
         name: "gloo-routes",
         key: "glooRoutes",
         keys: &Reach::KEYS,
-        read: Self::from_config,
         parameters: &[
             "routeTableSelector",
             "routeSelector",
@@ -65,9 +63,12 @@ impl GlooRoutes {
         output_key: "gloo",
     };
 
-    fn from_config(source: &Block<'_>, clusters: &Clusters) -> Result<Source, ConfigError> {
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
         let reach = Reach::from_config(source, clusters)?;
-        Ok(Source::GlooRoutes(Self { reach }))
+        Ok(Self { reach })
     }
 
     /// Reads the parameters of a request.
@@ -75,7 +76,7 @@ impl GlooRoutes {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<SourceQuery, Failure> {
+    ) -> Result<RouteQuery, Failure> {
         let cluster = cluster(parameters)?;
         let by_table = is_second(parameters, "granularity", ["route", "table"])?;
         let (selector, asked) = selector(parameters)?;
@@ -88,14 +89,14 @@ impl GlooRoutes {
         });
         let tables = tables.collect();
         let mut routes = routes(parameters)?;
-        Ok(SourceQuery::GlooRoutes(RouteQuery {
+        Ok(RouteQuery {
             tables,
             readable,
             route_names: std::mem::take(&mut routes.names).into_iter().collect(),
             routes,
             destinations: Destinations::read(parameters, by_table)?,
             by_table,
-        }))
+        })
     }
 }
 
@@ -406,12 +407,12 @@ impl Destinations {
                 ("port", port(destination).into()),
                 ("kind", destination.kind.as_str().into()),
             ];
-            let weight = ("weight", weight.to_string().into());
-            let weight = self.with_weights.then_some(weight);
+            let weight = || ("weight", weight.to_string().into());
+            let weight = self.with_weights.then(weight);
             Some(own.into_iter().chain(weight).collect())
         });
-        let fields = ("destinations", Field::List(fields.collect()));
-        self.shown.then_some(fields)
+        let fields = || ("destinations", Field::List(fields.collect()));
+        self.shown.then(fields)
     }
 }
 

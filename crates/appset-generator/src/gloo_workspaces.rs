@@ -13,7 +13,6 @@ use crate::error::{ConfigError, joined};
 use crate::keys::{Schema, cluster, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
-use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
@@ -63,11 +62,13 @@ impl GlooWorkspaces {
             "expandNamespaces",
             "outputKey",
         ],
-        read: Self::from_config,
         output_key: "gloo",
     };
 
-    fn from_config(source: &Block<'_>, clusters: &Clusters) -> Result<Source, ConfigError> {
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
         let mut names = clusters.names();
         let cluster = match (source.string("cluster")?, names.next(), names.next()) {
             (Some(cluster), _, _) => cluster,
@@ -77,10 +78,10 @@ impl GlooWorkspaces {
         clusters.check(cluster, source.path("cluster"))?;
         let namespace = source.object_name("namespace")?;
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
-        Ok(Source::GlooWorkspaces(Self {
+        Ok(Self {
             reach: Reach::one(cluster.to_owned(), namespace, source.path("namespace")),
             cluster_map: source.texts("clusterMap")?,
-        }))
+        })
     }
 
     /// Reads the parameters of a request.
@@ -88,9 +89,9 @@ impl GlooWorkspaces {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<SourceQuery, Failure> {
+    ) -> Result<WorkspaceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
-        Ok(SourceQuery::GlooWorkspaces(WorkspaceQuery {
+        Ok(WorkspaceQuery {
             // There is exactly one place: if the profile does not allow it, `admit` returns an error.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
@@ -98,7 +99,7 @@ impl GlooWorkspaces {
             cluster: cluster(parameters)?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
-        }))
+        })
     }
 }
 

@@ -23,12 +23,11 @@ pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
 use crate::answer::EmptyAllowed;
 use crate::branch::is_branch;
-use crate::clusters::{Allowed, Clusters};
+use crate::clusters::Allowed;
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::keys::{Schema, flag, is_second};
 use crate::matching::{example, matches};
-use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.
@@ -127,7 +126,6 @@ impl ImageDigests {
         name: "image-digests",
         key: "imageDigests",
         keys: &["registries", "registry", "dockerConfig", "staleFor"],
-        read: Self::from_config,
         parameters: &[
             "images",
             "tag",
@@ -143,7 +141,7 @@ impl ImageDigests {
         output_key: "image",
     };
 
-    fn from_config(source: &Block<'_>, _: &Clusters) -> Result<Source, ConfigError> {
+    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
         for (host, registry) in source.named_blocks("registries", Self::REGISTRY_KEYS)? {
             reference::check_host(host, source.path("registries"))?;
@@ -172,12 +170,12 @@ impl ImageDigests {
             let found = format!("{} s", time.as_secs());
             return Err(source.wrong("staleFor", found, "24h at most").into());
         }
-        Ok(Source::ImageDigests(Self {
+        Ok(Self {
             default,
             registries,
             docker_config: files.into_iter().map(PathBuf::from).collect(),
             stale_for,
-        }))
+        })
     }
 
     /// Returns the files with credentials, from `docker login` or image pull Secrets.
@@ -197,7 +195,7 @@ impl ImageDigests {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<SourceQuery, Failure> {
+    ) -> Result<ImageQuery, Failure> {
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
             Some("skip") => OnMissing::Skip,
@@ -234,7 +232,7 @@ impl ImageDigests {
         }
         check_names(images.keys())?;
         let prefix = parameters.string("digestPrefix")?;
-        Ok(SourceQuery::ImageDigests(ImageQuery {
+        Ok(ImageQuery {
             images,
             illegal,
             tells_stale: self.stale_for.is_some(),
@@ -247,7 +245,7 @@ impl ImageDigests {
             digest_prefix: prefix.unwrap_or("digest").to_owned(),
             on_missing,
             on_empty: EmptyAllowed::read(parameters)?,
-        }))
+        })
     }
 
     /// Reads one entry of `images`: a repository, or an object with repository, registry and tag. The configuration and the

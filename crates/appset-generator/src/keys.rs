@@ -3,10 +3,6 @@
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-use crate::clusters::Clusters;
-use crate::error::ConfigError;
-use crate::source::Source;
-
 /// The names of a kind of source, and the keys that it reads. The tables in `docs` have a row for each key.
 pub(crate) struct Schema {
     /// The name by which requests choose it.
@@ -15,8 +11,6 @@ pub(crate) struct Schema {
     pub(crate) key: &'static str,
     /// The keys of the object under `key`.
     pub(crate) keys: &'static [&'static str],
-    /// Reads the object under `key`.
-    pub(crate) read: fn(&Block<'_>, &Clusters) -> Result<Source, ConfigError>,
     /// The parameters of its requests, besides those of every source.
     pub(crate) parameters: &'static [&'static str],
     /// Its key at the top of a parameter set. The parameter `outputKey` renames it.

@@ -97,8 +97,8 @@ impl Profile {
     ) -> Result<(), ConfigError> {
         let mut sources = self.sources.iter().flatten();
         if let Some(name) = sources.find(|name| !configured.contains_key(*name)) {
-            let (path, known) = (profile.path("sources"), configured.keys());
-            return Err(ConfigError::unknown(path, "source", name, known));
+            let (path, known) = (profile.path("sources"), joined(configured.keys()));
+            return Err(ConfigError::UnknownSource(path, name.clone(), known));
         }
         for name in self.clusters.iter().flatten() {
             known.check(name, profile.path("clusters"))?;
@@ -122,8 +122,8 @@ impl Profile {
                 && !self.candidates(configured).any(|(known, _)| name == known)
             {
                 let path = profile.path(&format!("{kind}.source"));
-                let offered = configured.keys().filter(|name| self.offers(name));
-                return Err(ConfigError::unknown(path, "source", written(name), offered));
+                let offered = joined(configured.keys().filter(|name| self.offers(name)));
+                return Err(ConfigError::UnknownSource(path, written(name), offered));
             }
         }
         if let Some(Source::ImageDigests(source)) = images {
@@ -147,8 +147,8 @@ impl Profile {
         for (parameter, other) in &self.requests_with {
             let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
             if !configured.contains_key(other) {
-                let known = configured.keys();
-                return Err(ConfigError::unknown(path, "profile", other, known));
+                let known = joined(configured.keys());
+                return Err(ConfigError::UnknownProfile(path, other.clone(), known));
             }
             let mut reached = BTreeSet::new();
             let mut next = vec![other];

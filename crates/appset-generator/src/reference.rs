@@ -22,7 +22,7 @@ pub fn configuration() -> Vec<Table> {
         ("clusters.<name>".to_owned(), ClusterAccess::KEYS),
         ("static.<name>".to_owned(), StaticSource::KEYS),
     ];
-    for schema in KINDS {
+    for (schema, _) in KINDS {
         tables.push((schema.key.to_owned(), schema.keys));
         if schema.key == ImageDigests::SCHEMA.key {
             let registry = format!("{}.registries.<host>", schema.key);
@@ -47,5 +47,5 @@ pub const fn common_parameters() -> &'static [&'static str] {
 pub fn parameters() -> impl Iterator<Item = Table> {
     KINDS
         .into_iter()
-        .map(|schema| (schema.name.to_owned(), schema.parameters))
+        .map(|(schema, _)| (schema.name.to_owned(), schema.parameters))
 }

@@ -15,7 +15,6 @@ use crate::error::ConfigError;
 use crate::keys::{Schema, cluster};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
-use crate::source::{Source, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The key at the top with the RouteTables.
@@ -85,15 +84,17 @@ impl Rollouts {
             "cluster",
             "outputKey",
         ],
-        read: Self::from_config,
         output_key: "rollout",
     };
 
-    fn from_config(source: &Block<'_>, clusters: &Clusters) -> Result<Source, ConfigError> {
-        Ok(Source::Rollouts(Self {
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
             reach: Reach::from_config(source, clusters)?,
             destination_namespaces: source.object_names("destinationNamespaces")?,
-        }))
+        })
     }
 
     /// Reads the parameters of a request.
@@ -101,12 +102,12 @@ impl Rollouts {
         &self,
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<SourceQuery, Failure> {
+    ) -> Result<RolloutQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
         let cluster = cluster(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
-        Ok(SourceQuery::Rollouts(RolloutQuery {
+        Ok(RolloutQuery {
             readable: self.reach.around(&places, allowed)?,
             places,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
@@ -117,7 +118,7 @@ impl Rollouts {
             destination_namespaces: self.destination_namespaces.clone(),
             weights: include.contains(&"weights"),
             steps: include.contains(&"steps"),
-        }))
+        })
     }
 }
 

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::tag_from::dashed_runs;
-
 /// The parameters from which the controller renders one Application.
 ///
 /// Keys are sorted, so that equal answers have equal bytes.
@@ -358,6 +356,23 @@ fn slug(parts: &[&str]) -> String {
     let words: String = words.collect();
     let slug = format!("{}{hash}", words.trim_end_matches('-'));
     slug.trim_start_matches('-').to_owned()
+}
+
+/// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
+/// becomes `a--b`.
+pub(crate) fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut slug = String::new();
+    let mut in_run = false;
+    for c in text.chars() {
+        let kept = keep(c);
+        if kept {
+            slug.push(c);
+        } else if !in_run {
+            slug.push('-');
+        }
+        in_run = !kept;
+    }
+    slug
 }
 
 #[cfg(test)]

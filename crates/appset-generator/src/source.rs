@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::clusters::{Allowed, Namespaces, Watched};
+use crate::clusters::{Allowed, Clusters, Namespaces, Watched};
+use crate::error::ConfigError;
 use crate::gloo_routes::{GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{ImageDigests, ImageQuery};
@@ -51,12 +52,26 @@ pub(crate) enum Source {
     GlooWorkspaces(GlooWorkspaces),
 }
 
-/// The kinds of sources that a configuration has at most once, each under its own key.
-pub(crate) const KINDS: [&Schema; 4] = [
-    &GlooRoutes::SCHEMA,
-    &GlooWorkspaces::SCHEMA,
-    &ImageDigests::SCHEMA,
-    &Rollouts::SCHEMA,
+/// A kind of source that a configuration has at most once, under its own key, and how its settings are read.
+type Kind = (
+    &'static Schema,
+    fn(&Block<'_>, &Clusters) -> Result<Source, ConfigError>,
+);
+
+/// All such kinds.
+pub(crate) const KINDS: [Kind; 4] = [
+    (&GlooRoutes::SCHEMA, |source, clusters| {
+        GlooRoutes::from_config(source, clusters).map(Source::GlooRoutes)
+    }),
+    (&GlooWorkspaces::SCHEMA, |source, clusters| {
+        GlooWorkspaces::from_config(source, clusters).map(Source::GlooWorkspaces)
+    }),
+    (&ImageDigests::SCHEMA, |source, _| {
+        ImageDigests::from_config(source).map(Source::ImageDigests)
+    }),
+    (&Rollouts::SCHEMA, |source, clusters| {
+        Rollouts::from_config(source, clusters).map(Source::Rollouts)
+    }),
 ];
 
 impl Schema {
@@ -84,15 +99,24 @@ impl Source {
         allowed: &Allowed<'_>,
     ) -> Result<Query, Failure> {
         match self {
-            Self::Static(it) => it.query(name, given),
-            Self::ImageDigests(it) => {
-                ImageDigests::SCHEMA.query(given, |read| it.query(read, allowed))
+            Self::Static(it) => {
+                let (query, output) = it.query(name, given)?;
+                let source = SourceQuery::Static(query);
+                Ok(Query { source, output })
             }
-            Self::GlooRoutes(it) => GlooRoutes::SCHEMA.query(given, |read| it.query(read, allowed)),
-            Self::Rollouts(it) => Rollouts::SCHEMA.query(given, |read| it.query(read, allowed)),
-            Self::GlooWorkspaces(it) => {
-                GlooWorkspaces::SCHEMA.query(given, |read| it.query(read, allowed))
-            }
+            Self::ImageDigests(it) => ImageDigests::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::ImageDigests)
+            }),
+            Self::GlooRoutes(it) => GlooRoutes::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::GlooRoutes)
+            }),
+            Self::Rollouts(it) => Rollouts::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::Rollouts)
+            }),
+            Self::GlooWorkspaces(it) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed)
+                    .map(SourceQuery::GlooWorkspaces)
+            }),
         }
     }
 

@@ -7,7 +7,6 @@ use strict_json::{Block, Problem};
 
 use crate::answer::Output;
 use crate::error::ConfigError;
-use crate::source::{Query, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The key of a set that holds the input of the request.
@@ -69,7 +68,11 @@ impl StaticSource {
     }
 
     /// Reads a request to this source, which is called `name`.
-    pub(crate) fn query(&self, name: &str, given: Map<String, Value>) -> Result<Query, Failure> {
+    pub(crate) fn query(
+        &self,
+        name: &str,
+        given: Map<String, Value>,
+    ) -> Result<(StaticQuery, Output), Failure> {
         // Only the other parameters are compared with the known ones, since there may be as many inputs as fit into a request.
         let (echoed, others): (Map<_, _>, Map<_, _>) =
             given.into_iter().partition(|(key, _)| self.is_input(key));
@@ -85,9 +88,7 @@ impl StaticSource {
                 set.insert(INPUT, echo.clone())?;
             }
         }
-        let source = SourceQuery::Static(StaticQuery { sets });
-        let output = Output::read(name, &parameters, None)?;
-        Ok(Query { source, output })
+        Ok((StaticQuery { sets }, Output::read(name, &parameters, None)?))
     }
 
     /// Whether the parameter `key` is an input, which the sets echo.

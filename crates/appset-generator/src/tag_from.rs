@@ -12,6 +12,7 @@ use crate::Failure;
 use crate::branch::is_branch;
 use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
+use crate::set::dashed_runs;
 
 /// The parameter with the tag, which the source of image digests reads.
 const TAG: &str = "tag";
@@ -172,23 +173,6 @@ impl Rule {
             Self::Verbatim => text.to_owned(),
         })
     }
-}
-
-/// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
-/// becomes `a--b`.
-pub(crate) fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut slug = String::new();
-    let mut in_run = false;
-    for c in text.chars() {
-        let kept = keep(c);
-        if kept {
-            slug.push(c);
-        } else if !in_run {
-            slug.push('-');
-        }
-        in_run = !kept;
-    }
-    slug
 }
 
 /// Returns `branch_slug` of Argo CD's pull request generator, which uses `gosimple/slug`.
