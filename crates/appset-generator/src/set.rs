@@ -361,7 +361,7 @@ fn slug(parts: &[&str]) -> String {
 /// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
 /// becomes `a--b`.
 pub(crate) fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut slug = String::new();
+    let mut slug = String::with_capacity(text.len());
     let mut in_run = false;
     for c in text.chars() {
         let kept = keep(c);
