@@ -6,31 +6,22 @@ use std::io;
 use serde::Serialize;
 use strict_json::{Block, Problem};
 
-use crate::keys::{Key, count};
+use crate::keys::count;
 use crate::set::{check_alias, check_top_level};
 use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
-/// Only `onEmpty: allow` of a request or its profile creates one. [`OnEmpty`] holds it.
+/// Only `onEmpty: allow` of a request or its profile creates one. Without it an empty answer is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmptyAllowed(());
 
-/// What to do if a source finds no set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnEmpty {
-    /// Return an error, so that every Application stays.
-    Refuse,
-    /// Return an empty list.
-    Allow(EmptyAllowed),
-}
-
-/// The limits on the number of sets in an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Guards {
-    on_empty: OnEmpty,
-    min: usize,
-    max: Option<usize>,
+impl EmptyAllowed {
+    /// Reads `onEmpty` of a request. It alone permits an empty answer, whatever else the request has.
+    pub(crate) fn read(parameters: &Block<'_>) -> Result<Option<Self>, Problem> {
+        let on_empty = parameters.one_of("onEmpty", &["allow", "error"])?;
+        Ok((on_empty == Some("allow")).then_some(Self(())))
+    }
 }
 
 /// The answer with status 200.
@@ -40,82 +31,6 @@ pub enum Answer {
     Sets(ParameterSet, Vec<ParameterSet>),
     /// No set, which the input allows.
     Empty(EmptyAllowed),
-}
-
-impl OnEmpty {
-    /// Reads `onEmpty` of a request. It alone permits an empty answer, whatever else the request has.
-    pub(crate) fn read(parameters: &Block<'_>) -> Result<Self, Problem> {
-        Ok(match parameters.one_of("onEmpty", &["allow", "error"])? {
-            Some("allow") => Self::Allow(EmptyAllowed(())),
-            _ => Self::Refuse,
-        })
-    }
-}
-
-impl Guards {
-    pub(crate) const KEYS: [Key; 3] = [
-        Key::new(
-            "onEmpty",
-            "if nothing is found: `error`, or `allow` an empty list",
-            "`error`",
-        ),
-        Key::new(
-            "minItems",
-            "the least number of sets; fewer are an error",
-            "",
-        ),
-        Key::new(
-            "maxItems",
-            "the largest number of sets; more are an error",
-            "",
-        ),
-    ];
-
-    /// Reads the guards of a request.
-    pub(crate) fn read(parameters: &Block<'_>) -> Result<Self, Problem> {
-        let min = count(parameters, "minItems")?.unwrap_or_default();
-        let on_empty = OnEmpty::read(parameters)?;
-        if on_empty != OnEmpty::Refuse && min > 0 {
-            return Err(Problem::Conflict {
-                path: "onEmpty".to_owned(),
-                other: "minItems",
-            });
-        }
-        let max = count(parameters, "maxItems")?;
-        if max.is_some_and(|max| max < min) {
-            return Err(Problem::Conflict {
-                path: "minItems".to_owned(),
-                other: "maxItems",
-            });
-        }
-        Ok(Self { on_empty, min, max })
-    }
-
-    /// Makes an answer of `sets`. `source` is the name for messages.
-    ///
-    /// # Errors
-    /// Returns `Err` if there are fewer or more sets than the request allows.
-    pub(crate) fn admit(&self, sets: Vec<ParameterSet>, source: &str) -> Result<Answer, Failure> {
-        let found = sets.len();
-        // Before the case of no set, whose message advises what `minItems` forbids.
-        if found < self.min {
-            return Err(Failure::TooFew {
-                found,
-                min: self.min,
-            });
-        }
-        let mut sets = sets.into_iter();
-        let Some(first) = sets.next() else {
-            return match self.on_empty {
-                OnEmpty::Allow(allowed) => Ok(Answer::Empty(allowed)),
-                OnEmpty::Refuse => Err(Failure::Empty(source.to_owned())),
-            };
-        };
-        match self.max {
-            Some(max) if found > max => Err(Failure::TooMany { found, max }),
-            _ => Ok(Answer::Sets(first, sets.collect())),
-        }
-    }
 }
 
 impl Answer {
@@ -152,13 +67,12 @@ impl Answer {
         Ok(body)
     }
 
-    fn body(&self) -> Body<'_> {
-        let parameters = match self {
+    fn body(&self) -> impl Serialize {
+        let sets: Vec<_> = match self {
             Self::Sets(first, more) => std::iter::once(first).chain(more).collect(),
             Self::Empty(_) => Vec::new(),
         };
-        let output = Parameters { parameters };
-        Body { output }
+        BTreeMap::from([("output", BTreeMap::from([("parameters", sets)]))])
     }
 }
 
@@ -169,26 +83,14 @@ struct Counter {
 
 impl io::Write for Counter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left = self
-            .left
-            .checked_sub(bytes.len())
-            .ok_or(io::ErrorKind::FileTooLarge)?;
+        let left = self.left.checked_sub(bytes.len());
+        self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    output: Parameters<'a>,
-}
-
-#[derive(Serialize)]
-struct Parameters<'a> {
-    parameters: Vec<&'a ParameterSet>,
 }
 
 /// The largest number of aliases. Each set has each of them.
@@ -200,7 +102,10 @@ const MAX_PATH: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     source: String,
-    guards: Guards,
+    on_empty: Option<EmptyAllowed>,
+    /// The limits on the number of sets.
+    min: usize,
+    max: Option<usize>,
     /// The source's key at the top, and its new name.
     rename: Option<(&'static str, String)>,
     /// Additional keys at the top, each with the dotted path of its value.
@@ -209,21 +114,7 @@ pub struct Output {
 
 impl Output {
     /// The parameters of every source.
-    pub(crate) const KEYS: [Key; 5] = [
-        Key::new(
-            "source",
-            "the name of the source",
-            "the only source, if there is one",
-        ),
-        Guards::KEYS[0],
-        Guards::KEYS[1],
-        Guards::KEYS[2],
-        Key::new(
-            "alias",
-            "additional names: `{name: input.team}` copies the value at the path `input.team` to the key `name` at the top",
-            "",
-        ),
-    ];
+    pub(crate) const KEYS: [&str; 5] = ["source", "onEmpty", "minItems", "maxItems", "alias"];
 
     /// Reads the parameters of a request. `own` is the source's key at the top, if it has one.
     pub(crate) fn read(
@@ -241,28 +132,29 @@ impl Output {
         let mut alias = BTreeMap::new();
         let aliases = parameters.object("alias")?;
         if let Some(many) = aliases.filter(|it| it.len() > MAX_ALIASES) {
-            return Err(Problem::Value {
-                path: "alias".to_owned(),
-                found: format!("{} names", many.len()),
-                expected: format!("at most {MAX_ALIASES} names").into(),
-            }
-            .into());
+            let expected = format!("at most {MAX_ALIASES} names");
+            let found = format!("{} names", many.len());
+            return Err(parameters.wrong("alias", found, expected).into());
         }
         for (key, path) in aliases.into_iter().flatten() {
             check_alias(key)?;
-            let Some(path) = path.as_str() else {
-                return Err(Problem::Type {
-                    path: format!("alias.{key}"),
-                    expected: "a dotted path",
-                    found: strict_json::type_name(path),
-                }
-                .into());
-            };
-            alias.insert(key.clone(), path.to_owned());
+            let wrong = || Problem::wrong_type(format!("alias.{key}"), "a dotted path", path);
+            alias.insert(key.clone(), path.as_str().ok_or_else(wrong)?.to_owned());
+        }
+        let min = count(parameters, "minItems")?.unwrap_or_default();
+        let on_empty = EmptyAllowed::read(parameters)?;
+        if on_empty.is_some() && min > 0 {
+            return Err(parameters.conflict("onEmpty", "minItems").into());
+        }
+        let max = count(parameters, "maxItems")?;
+        if max.is_some_and(|max| max < min) {
+            return Err(parameters.conflict("minItems", "maxItems").into());
         }
         Ok(Self {
             source: source.to_owned(),
-            guards: Guards::read(parameters)?,
+            on_empty,
+            min,
+            max,
             rename,
             alias,
         })
@@ -277,7 +169,7 @@ impl Output {
     /// Makes the answer of the `sets` that the source found.
     ///
     /// # Errors
-    /// Returns `Err` if a guard refuses the number of sets, or if a set has nothing at the path of an alias.
+    /// Returns `Err` if there are fewer or more sets than the request allows, or if a set has nothing at the path of an alias.
     pub fn answer(&self, mut sets: Vec<ParameterSet>) -> Result<Answer, Failure> {
         for set in &mut sets {
             if let Some((from, to)) = &self.rename {
@@ -286,18 +178,28 @@ impl Output {
             let mut aliases = Vec::new();
             for (key, path) in &self.alias {
                 let found = (path.len() <= MAX_PATH).then(|| set.at(path)).flatten();
-                let found = found.cloned().ok_or_else(|| Problem::Value {
-                    path: format!("alias.{key}"),
-                    found: path.clone(),
-                    expected: "the dotted path of a value in the output".into(),
-                })?;
-                aliases.push((key, found));
+                let expected = "the dotted path of a value in the output";
+                let wrong = || Problem::value(format!("alias.{key}"), path, expected);
+                aliases.push((key, found.cloned().ok_or_else(wrong)?));
             }
             for (key, field) in aliases {
                 set.alias(key, field)?;
             }
         }
-        self.guards.admit(sets, &format!("source {}", self.source))
+        let (found, min) = (sets.len(), self.min);
+        // Before the case of no set, whose message advises what `minItems` forbids.
+        if found < min {
+            return Err(Failure::TooFew { found, min });
+        }
+        let mut sets = sets.into_iter();
+        match (sets.next(), self.max) {
+            (None, _) => {
+                let empty = || Failure::Empty(format!("source {}", self.source));
+                self.on_empty.map(Answer::Empty).ok_or_else(empty)
+            }
+            (Some(_), Some(max)) if found > max => Err(Failure::TooMany { found, max }),
+            (Some(first), _) => Ok(Answer::Sets(first, sets.collect())),
+        }
     }
 }
 
@@ -310,18 +212,11 @@ mod tests {
 
     #[track_caller]
     fn check(parameters: Value, sets: usize, expect: Result<&str, &str>) {
-        let block = Block::root(
-            &parameters,
-            "parameters",
-            &crate::keys::names(&Guards::KEYS),
-        )
-        .unwrap();
-        let answer = Guards::read(&block)
-            .map_err(Failure::from)
-            .and_then(|guards| {
-                let sets = std::iter::repeat_with(ParameterSet::default).take(sets);
-                guards.admit(sets.collect(), "s")
-            });
+        let block = Block::root(&parameters, "parameters", &Output::KEYS).unwrap();
+        let answer = Output::read("s", &block, None).and_then(|output| {
+            let sets = std::iter::repeat_with(ParameterSet::default).take(sets);
+            output.answer(sets.collect())
+        });
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
                 assert_eq!(
@@ -362,9 +257,15 @@ mod tests {
         /// A body always has the envelope and all sets, and an empty list needs the permission.
         #[test]
         fn a_body_holds_every_set(sets in sets(), allow: bool, min in 0_usize..4) {
-            let on_empty = if allow { OnEmpty::Allow(EmptyAllowed(())) } else { OnEmpty::Refuse };
-            let guards = Guards { on_empty, min, max: None };
-            match guards.admit(sets.clone(), "s") {
+            let output = Output {
+                source: "s".to_owned(),
+                on_empty: allow.then_some(EmptyAllowed(())),
+                min,
+                max: None,
+                rename: None,
+                alias: BTreeMap::new(),
+            };
+            match output.answer(sets.clone()) {
                 Ok(answer) => {
                     let body: Value =
                         serde_json::from_slice(&answer.to_body(0).unwrap()).unwrap();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use gloo_types::Document;
 use strict_json::{Block, Problem};
 
-use crate::error::ConfigError;
-use crate::keys::{Key, names};
+use crate::error::{ConfigError, joined};
 use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};
 
@@ -75,13 +74,10 @@ impl Clusters {
             return Ok(Self::One(cluster.unwrap_or(IN_CLUSTER).to_owned()));
         }
         if cluster.is_some() {
-            return Err(ConfigError::Key(Problem::Conflict {
-                path: "cluster".to_owned(),
-                other: "clusters",
-            }));
+            return Err(root.conflict("cluster", "clusters").into());
         }
         let mut several = BTreeMap::new();
-        for (name, block) in root.named_blocks("clusters", &names(&ClusterAccess::KEYS))? {
+        for (name, block) in root.named_blocks("clusters", ClusterAccess::KEYS)? {
             several.insert(name.to_owned(), ClusterAccess::from_config(&block)?);
         }
         if several.is_empty() {
@@ -100,32 +96,17 @@ impl Clusters {
     }
 
     /// Checks that `name`, at `path` of the configuration, is one of the clusters.
-    pub(crate) fn check(&self, name: &str, path: &str) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, name: &str, path: String) -> Result<(), ConfigError> {
         if self.names().any(|known| known == name) {
             return Ok(());
         }
-        let known: Vec<_> = self.names().map(String::as_str).collect();
-        Err(ConfigError::UnknownCluster {
-            path: path.to_owned(),
-            name: name.to_owned(),
-            known: known.join(", "),
-        })
+        let known = joined(self.names());
+        Err(ConfigError::UnknownCluster(path, name.to_owned(), known))
     }
 }
 
 impl ClusterAccess {
-    pub(crate) const KEYS: [Key; 2] = [
-        Key::new(
-            "kubeconfig",
-            "path of a kubeconfig for the cluster called `<name>` by Argo CD",
-            "that of `--kubeconfig`",
-        ),
-        Key::new(
-            "context",
-            "the context in the kubeconfig",
-            "its current context, or that of `--context`",
-        ),
-    ];
+    pub(crate) const KEYS: &[&str] = &["kubeconfig", "context"];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         Ok(Self {
@@ -153,12 +134,9 @@ pub(crate) fn in_each<'c>(
     let are_several = clusters.len() > 1;
     let mut sets = BTreeMap::new();
     for cluster in clusters {
-        sets.extend(sets_of(cluster).map_err(|failure| {
-            if are_several {
-                failure.in_cluster(cluster)
-            } else {
-                failure
-            }
+        sets.extend(sets_of(cluster).map_err(|failure| match are_several {
+            true => failure.in_cluster(cluster),
+            false => failure,
         })?);
     }
     Ok(sets.into_values().collect())
@@ -221,19 +199,6 @@ pub(crate) struct Allowed<'a> {
     pub(crate) known: &'a Namespaces,
 }
 
-/// Allows everything, and knows no namespace.
-impl Default for Allowed<'_> {
-    fn default() -> Self {
-        static NONE: Namespaces = Namespaces::NONE;
-        Self {
-            images: None,
-            clusters: None,
-            namespaces: None,
-            known: &NONE,
-        }
-    }
-}
-
 /// The clusters and the namespaces that a source may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
@@ -253,23 +218,7 @@ enum Scope {
 }
 
 impl Reach {
-    pub(crate) const KEYS: [Key; 3] = [
-        Key::new(
-            "namespaces",
-            "the namespaces to read: a list, or `\"*\"` for all",
-            "required, or `namespaceSelector`",
-        ),
-        Key::new(
-            "namespaceSelector",
-            "selects [namespaces by label](appset-sources.md#namespaces) instead: `labels`, `matchExpressions`",
-            "",
-        ),
-        Key::new(
-            "clusters",
-            "names of the [clusters](appset-sources.md#several-clusters) to read",
-            "all",
-        ),
-    ];
+    pub(crate) const KEYS: [&str; 3] = ["namespaces", "namespaceSelector", "clusters"];
 
     /// Makes a reach of one namespace of one cluster, which `key` of the configuration names.
     pub(crate) fn one(cluster: String, namespace: String, key: String) -> Self {
@@ -286,23 +235,17 @@ impl Reach {
     ) -> Result<Self, ConfigError> {
         let mut asked = source.strings("clusters")?;
         for name in &asked {
-            clusters.check(name, &source.path("clusters"))?;
+            clusters.check(name, source.path("clusters"))?;
         }
         if asked.is_empty() {
             asked = clusters.names().cloned().collect();
         }
         let selector = source.block("namespaceSelector", &LabelSelector::KEYS)?;
         let selector = LabelSelector::read(&selector)?;
-        let is_named = source.value("namespaces").is_some();
-        let (scope, key) = match (is_named, selector.is_empty()) {
-            (true, false) => {
-                return Err(ConfigError::Key(Problem::Conflict {
-                    path: source.path("namespaceSelector"),
-                    other: "namespaces",
-                }));
-            }
-            (false, false) => (Scope::Labelled(selector), "namespaceSelector"),
-            (_, true) => (Scope::named(source)?, "namespaces"),
+        let (scope, key) = match source.value("namespaces") {
+            _ if selector.is_empty() => (Scope::named(source)?, "namespaces"),
+            None => (Scope::Labelled(selector), "namespaceSelector"),
+            Some(_) => return Err(source.conflict("namespaceSelector", "namespaces").into()),
         };
         Ok(Self {
             clusters: asked,
@@ -344,16 +287,8 @@ impl Reach {
         allowed: &Allowed<'_>,
     ) -> Result<Vec<Place>, Failure> {
         let clusters = self.clusters(cluster, allowed)?;
-        let mut places = Vec::new();
-        for cluster in clusters {
-            let namespaces = self.namespaces(cluster, asked, allowed)?;
-            if !namespaces.is_empty() {
-                places.push(Place {
-                    cluster: cluster.clone(),
-                    namespaces,
-                });
-            }
-        }
+        let mut places = self.each(clusters.into_iter(), asked, allowed)?;
+        places.retain(|place| !place.namespaces.is_empty());
         // The list of a request may be long, as may be that of a profile.
         let admitted: BTreeSet<_> = places.iter().flat_map(|place| &place.namespaces).collect();
         if cluster.is_some_and(|cluster| !self.clusters.iter().any(|one| one == cluster)) {
@@ -388,10 +323,19 @@ impl Reach {
         places: &[Place],
         allowed: &Allowed<'_>,
     ) -> Result<Vec<Place>, Failure> {
-        let places = places.iter().map(|Place { cluster, .. }| {
+        self.each(places.iter().map(|place| &place.cluster), &[], allowed)
+    }
+
+    fn each<'c>(
+        &self,
+        clusters: impl Iterator<Item = &'c String>,
+        asked: &[String],
+        allowed: &Allowed<'_>,
+    ) -> Result<Vec<Place>, Failure> {
+        let places = clusters.map(|cluster| {
             Ok(Place {
                 cluster: cluster.clone(),
-                namespaces: self.namespaces(cluster, &[], allowed)?,
+                namespaces: self.namespaces(cluster, asked, allowed)?,
             })
         });
         places.collect()
@@ -450,18 +394,11 @@ impl Reach {
 impl Scope {
     /// Reads `namespaces` of a source: a list of names, or `"*"`, which may also be in the list.
     fn named(source: &Block<'_>) -> Result<Self, ConfigError> {
-        const KEY: &str = "namespaces";
-        if source.value(KEY).is_some_and(|value| value == ALL) {
+        let is_star = source.value("namespaces").is_some_and(|value| value == ALL);
+        if is_star || source.strings("namespaces")?.iter().any(|one| one == ALL) {
             return Ok(Self::All);
         }
-        if source
-            .strings(KEY)?
-            .iter()
-            .any(|namespace| namespace == ALL)
-        {
-            return Ok(Self::All);
-        }
-        let names = source.object_names(KEY)?;
+        let names = source.object_names("namespaces")?;
         if names.is_empty() {
             return Err(source.empty("namespaces or namespaceSelector").into());
         }
@@ -477,12 +414,20 @@ mod tests {
 
     use super::*;
 
+    /// Allows everything, and knows no namespace.
+    const ANY: Allowed<'static> = Allowed {
+        images: None,
+        clusters: None,
+        namespaces: None,
+        known: &Namespaces::NONE,
+    };
+
     fn owned(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|text| (*text).to_owned()).collect()
     }
 
     fn reach(source: &Value, clusters: &Clusters) -> Result<Reach, ConfigError> {
-        let block = Block::root(source, "the source", &names(&Reach::KEYS)).unwrap();
+        let block = Block::root(source, "the source", &Reach::KEYS).unwrap();
         Reach::from_config(&block, clusters)
     }
 
@@ -493,7 +438,7 @@ mod tests {
         let namespaces = allowed.map(owned);
         let allowed = Allowed {
             namespaces: namespaces.as_deref(),
-            ..Allowed::default()
+            ..ANY
         };
         let admitted = reach.admit(None, &owned(asked), &allowed);
         let admitted = admitted.map(|places| places.into_iter().next().unwrap().namespaces);
@@ -572,7 +517,7 @@ mod tests {
     #[test]
     fn all_clusters_are_read_unless_the_request_names_one() {
         let all = || json!({"namespaces": ["a", "b"]});
-        let any = Allowed::default();
+        let any = ANY;
         places(all(), None, &[], &any, "east/a east/b west/a west/b");
         places(all(), Some("west"), &["a"], &any, "west/a");
         places(all(), Some("south"), &["a"], &any, "");
@@ -582,7 +527,7 @@ mod tests {
         let of_west = owned(&["west"]);
         let only_west = Allowed {
             clusters: Some(&of_west),
-            ..Allowed::default()
+            ..ANY
         };
         places(all(), None, &[], &only_west, "west/a west/b");
         places(
@@ -598,10 +543,7 @@ mod tests {
     fn namespaces_are_selected_by_label_in_each_cluster() {
         let shop = || json!({"namespaceSelector": {"labels": {"team": "shop"}}});
         let (all, only_east) = (namespaces(true), namespaces(false));
-        let any = Allowed {
-            known: &all,
-            ..Allowed::default()
-        };
+        let any = Allowed { known: &all, ..ANY };
         places(shop(), None, &[], &any, "east/a east/b west/c");
         places(shop(), None, &["a"], &any, "east/a");
         places(
@@ -616,7 +558,7 @@ mod tests {
         // An unknown cluster fails the call, unless the request names another cluster.
         let west_is_silent = Allowed {
             known: &only_east,
-            ..Allowed::default()
+            ..ANY
         };
         places(
             shop(),

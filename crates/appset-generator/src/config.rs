@@ -9,18 +9,13 @@ use crate::clusters::{ClusterAccess, Clusters, Namespaces, Watched};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
-use crate::keys::{Key, names};
 use crate::profile::Profile;
-use crate::source::{Kind, Source, Sources};
+use crate::source::{KINDS, Source, Sources};
 use crate::warning::Warning;
 use crate::{Failure, Query, Request, StaticSource};
 
 /// Keys at the top of the configuration that do not hold an object.
-pub(crate) const TOP: &[Key] = &[Key::new(
-    "cluster",
-    "Argo CD's name of the cluster whose objects are read, if there is only one cluster",
-    "`in-cluster`",
-)];
+pub(crate) const TOP: &[&str] = &["cluster"];
 
 /// The configuration of an administrator.
 ///
@@ -58,47 +53,39 @@ impl Config {
     /// it does not configure.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document = crate::yaml::read(text)?;
-        let keys: Vec<_> = ["cluster", "clusters", "profiles", "refresh", "static"]
+        let keys = ["cluster", "clusters", "profiles", "refresh", "static"];
+        let keys: Vec<_> = keys
             .into_iter()
-            .chain(Kind::ALL.map(|kind| kind.schema().key))
+            .chain(KINDS.map(|(schema, _)| schema.key))
             .collect();
         let root = Block::root(&document, "the configuration", &keys)?;
         let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
-        for (name, source) in root.named_blocks("static", &names(StaticSource::KEYS))? {
-            if Kind::ALL.iter().any(|kind| kind.schema().name == name) {
+        for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
+            if KINDS.iter().any(|(schema, _)| schema.name == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
         }
-        for kind in Kind::ALL {
-            let schema = kind.schema();
-            if root.value(schema.key).is_some() {
-                let block = root.block(schema.key, &names(schema.keys))?;
-                sources.insert(schema.name.to_owned(), kind.read(&block, &clusters)?);
+        for (schema, read) in KINDS {
+            if let Some(block) = root.optional_block(schema.key, schema.keys)? {
+                sources.insert(schema.name.to_owned(), read(&block, &clusters)?);
             }
         }
         if sources.is_empty() {
             return Err(ConfigError::NoSource);
         }
 
-        let refresh = match root.value("refresh") {
-            None => None,
-            Some(_) => Some(Refresh::from_config(
-                &root.block("refresh", &names(Refresh::KEYS))?,
-            )?),
-        };
+        let refresh = root.optional_block("refresh", Refresh::KEYS)?;
+        let refresh = refresh.as_ref().map(Refresh::from_config).transpose()?;
 
         let mut profiles = BTreeMap::new();
-        for (name, profile) in root.named_blocks("profiles", &names(Profile::KEYS))? {
+        for (name, profile) in root.named_blocks("profiles", Profile::KEYS)? {
             if name.is_empty() {
-                return Err(ConfigError::Key(Problem::Value {
-                    path: "profiles".to_owned(),
-                    found: String::new(),
-                    expected: "the name of a profile, with which baseUrl ends".into(),
-                }));
+                let expected = "the name of a profile, with which baseUrl ends";
+                return Err(root.wrong("profiles", "", expected).into());
             }
             let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
             profiles.insert(name.to_owned(), profile);
@@ -142,17 +129,15 @@ impl Config {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let sources = self.static_sources();
-        sources
-            .filter_map(|(name, source)| Warning::of_keys(name, source))
-            .collect()
+        let warnings = sources.filter_map(|(name, source)| Warning::of_keys(name, source));
+        warnings.collect()
     }
 
     /// Returns a warning for each static source of this configuration that has fewer than half of its sets in `next`. A file
     /// that was read while it was written is a cause.
     #[must_use]
     pub fn shrunk_to(&self, next: &Self) -> Vec<Warning> {
-        let sources = self.static_sources();
-        let shrunk = sources.filter_map(|(name, source)| {
+        let shrunk = self.static_sources().filter_map(|(name, source)| {
             let before = source.sets.len();
             let after = match next.sources.get(name) {
                 Some(Source::Static(other)) => Some(other.sets.len()),
@@ -168,12 +153,11 @@ impl Config {
     }
 
     fn static_sources(&self) -> impl Iterator<Item = (&str, &StaticSource)> {
-        self.sources
-            .iter()
-            .filter_map(|(name, source)| match source {
-                Source::Static(source) => Some((name.as_str(), source)),
-                _ => None,
-            })
+        let sources = self.sources.iter();
+        sources.filter_map(|(name, source)| match source {
+            Source::Static(source) => Some((name.as_str(), source)),
+            _ => None,
+        })
     }
 
     /// Returns the settings of push refresh, if it is configured.
@@ -240,28 +224,7 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "namespaces",
-            "the namespaces of the ApplicationSets; turns [push refresh](#push-refresh) on",
-            "required",
-        ),
-        Key::new(
-            "interval",
-            "the minimum time between two refreshes of a set",
-            "`10s`",
-        ),
-        Key::new(
-            "kubeconfig",
-            "path of a kubeconfig for the cluster with the ApplicationSets",
-            "the cluster in which the generator runs",
-        ),
-        Key::new(
-            "context",
-            "the context in the kubeconfig",
-            "its current context",
-        ),
-    ];
+    pub(crate) const KEYS: &[&str] = &["namespaces", "interval", "kubeconfig", "context"];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         let namespaces = block.object_names("namespaces")?;
@@ -270,11 +233,8 @@ impl Refresh {
         }
         let interval = block.duration("interval")?.unwrap_or(INTERVAL);
         if interval < Duration::from_secs(1) {
-            return Err(Problem::Value {
-                path: block.path("interval"),
-                found: format!("{} ms", interval.as_millis()),
-                expected: "at least 1s".into(),
-            });
+            let found = format!("{} ms", interval.as_millis());
+            return Err(block.wrong("interval", found, "at least 1s"));
         }
         Ok(Self {
             namespaces,

@@ -32,26 +32,12 @@ pub enum ConfigError {
         "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
     )]
     InputKey(String),
-    /// A profile names a source that is not configured.
-    #[error("{path} names the unknown source {source_name}: use one of {known}")]
-    UnknownSource {
-        /// The path of the list.
-        path: String,
-        /// The unknown name.
-        source_name: String,
-        /// The names of the configured sources.
-        known: String,
-    },
-    /// A source or a profile names a cluster that is not configured.
-    #[error("{path} names the unknown cluster {name}: use one of {known}")]
-    UnknownCluster {
-        /// The path of the key.
-        path: String,
-        /// The unknown name.
-        name: String,
-        /// The names of the configured clusters.
-        known: String,
-    },
+    /// A profile names a source that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown source {1}: use one of {2}")]
+    UnknownSource(String, String, String),
+    /// A source or a profile names a cluster that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown cluster {1}: use one of {2}")]
+    UnknownCluster(String, String, String),
     /// `clusters` is empty.
     #[error(
         "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
@@ -60,16 +46,9 @@ pub enum ConfigError {
     /// Several clusters are configured, and it is unknown which of them has the Workspaces.
     #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
     NoManagementCluster(String),
-    /// `requestsWith` names a profile that is not configured.
-    #[error("{path} names the unknown profile {name}: use one of {known}")]
-    UnknownProfile {
-        /// The path of the key.
-        path: String,
-        /// The unknown name.
-        name: String,
-        /// The names of the configured profiles.
-        known: String,
-    },
+    /// `requestsWith` names a profile that is not configured: the path of the key, the name, and the configured names.
+    #[error("{0} names the unknown profile {1}: use one of {2}")]
+    UnknownProfile(String, String, String),
     /// `requestsWith` leads back to its own profile.
     #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
     Cycle(String, String),
@@ -99,4 +78,9 @@ pub enum ConfigError {
         "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
     )]
     NoSource,
+}
+
+/// Joins names for messages.
+pub(crate) fn joined<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }

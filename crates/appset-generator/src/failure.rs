@@ -1,6 +1,7 @@
 //! The errors with which a call is refused, each with its status and body.
 
-use serde::Serialize;
+use gloo_types::{NoSuchTable, ObjectKey};
+use serde_json::json;
 use strict_json::Problem;
 
 use crate::FieldError;
@@ -124,10 +125,10 @@ pub enum Failure {
     },
     /// A RouteTable that is selected by name does not exist.
     #[error(transparent)]
-    MissingTable(#[from] gloo_types::NoSuchTable),
+    MissingTable(#[from] NoSuchTable),
     /// A Workspace that is selected by name does not exist.
     #[error("Workspace {0} not found: create it or correct workspaces")]
-    MissingWorkspace(gloo_types::ObjectKey),
+    MissingWorkspace(ObjectKey),
     /// The body is longer than this number of bytes.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -197,9 +198,7 @@ impl Failure {
     pub fn in_cluster(self, name: &str) -> Self {
         let placed = |text: String| format!("cluster {name}: {text}");
         match self {
-            Self::MissingTable(gloo_types::NoSuchTable { what }) => {
-                Self::MissingTable(gloo_types::NoSuchTable { what: placed(what) })
-            }
+            Self::MissingTable(NoSuchTable { what }) => NoSuchTable { what: placed(what) }.into(),
             Self::Upstream(what) => Self::Upstream(placed(what)),
             Self::NotReady(what) => Self::NotReady(placed(what)),
             other => other,
@@ -244,13 +243,11 @@ impl Failure {
     /// Returns the body of the response. `request_id` identifies the call in the log.
     #[must_use]
     pub fn to_body(&self, request_id: &str) -> Vec<u8> {
-        let body = Body {
-            message: &one_line(&self.to_string()),
-            code: self.code().name,
-            request_id,
-        };
-        // Three strings can always be serialised. An empty body would be harmless, since no status is 2xx.
-        serde_json::to_vec(&body).unwrap_or_default()
+        let line = self.to_string().replace(char::is_control, " ");
+        let message = limited(&line, MAX_MESSAGE);
+        let code = self.code().name;
+        let body = json!({"message": message, "code": code, "requestId": request_id});
+        body.to_string().into_bytes()
     }
 
     /// Returns the text for the log, which has no value of the request. The caller gets the whole message with the same request ID.
@@ -319,19 +316,6 @@ impl From<Problem> for Failure {
 /// Returns the part of `text`, a value of a request, that a message may contain.
 pub(crate) fn shown(text: &str) -> String {
     limited(text, MAX_VALUE)
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Body<'a> {
-    message: &'a str,
-    code: &'a str,
-    request_id: &'a str,
-}
-
-/// Returns `text` as one line of at most [`MAX_MESSAGE`] characters.
-fn one_line(text: &str) -> String {
-    limited(&text.replace(char::is_control, " "), MAX_MESSAGE)
 }
 
 /// Returns `text`, shortened to `most` characters.

@@ -17,13 +17,10 @@ use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-use self::delegation::{Delegation, Path, Place, readable};
-use crate::clusters::{
-    ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
-};
+use self::delegation::{Delegation, Path, Served, readable};
+use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
-use crate::keys::Schema;
-use crate::keys::{Key, cluster};
+use crate::keys::{Schema, cluster, is_second};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -40,7 +37,7 @@ pub struct RouteQuery {
     /// The selected tables by cluster. Empty if the request names a cluster that the source does not read.
     tables: BTreeMap<String, RouteTableSelector>,
     /// The namespaces that may be read. A table in any of them may delegate to the selected tables.
-    readable: Vec<Namespaces>,
+    readable: Vec<Place>,
     /// The names of the selector of routes, as a set since there may be many. `routes` is the rest of the selector.
     route_names: BTreeSet<String>,
     routes: RouteSelector,
@@ -54,42 +51,14 @@ impl GlooRoutes {
         key: "glooRoutes",
         keys: &Reach::KEYS,
         parameters: &[
-            Key::new(
-                "routeTableSelector",
-                "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
-                "required; all allowed namespaces",
-            ),
-            Key::new(
-                "routeSelector",
-                "`name`, `names` or `labels` of routes, as in a Rollout",
-                "all",
-            ),
-            Key::new(
-                "stableService",
-                "`name`, and `namespace`: only routes to this Service",
-                "any; the table's namespace",
-            ),
-            Key::new(
-                "destinationKinds",
-                "only routes to destinations of these kinds: `SERVICE`, `VIRTUAL_DESTINATION`, `EXTERNAL_SERVICE`",
-                "any",
-            ),
-            Key::new(
-                "granularity",
-                "`route`: a set for each route; `table`: a set for each table with such a route",
-                "`route`",
-            ),
-            Key::new(
-                "include",
-                "`destinations`, or `weights` for both: values that change during a canary",
-                "",
-            ),
-            Key::new(
-                "cluster",
-                "only this cluster; a cluster that is not configured has no sets: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
-                "all",
-            ),
-            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+            "routeTableSelector",
+            "routeSelector",
+            "stableService",
+            "destinationKinds",
+            "granularity",
+            "include",
+            "cluster",
+            "outputKey",
         ],
         output_key: "gloo",
     };
@@ -109,20 +78,19 @@ impl GlooRoutes {
         allowed: &Allowed<'_>,
     ) -> Result<RouteQuery, Failure> {
         let cluster = cluster(parameters)?;
-        let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
+        let by_table = is_second(parameters, "granularity", ["route", "table"])?;
         let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let readable = self.reach.around(&places, allowed)?;
         let tables = places.into_iter().map(|place| {
-            let selector = RouteTableSelector {
-                namespaces: place.namespaces,
-                ..selector.clone()
-            };
+            let mut selector = selector.clone();
+            selector.namespaces = place.namespaces;
             (place.cluster, selector)
         });
+        let tables = tables.collect();
         let mut routes = routes(parameters)?;
         Ok(RouteQuery {
-            tables: tables.collect(),
+            tables,
             readable,
             route_names: std::mem::take(&mut routes.names).into_iter().collect(),
             routes,
@@ -135,7 +103,7 @@ impl GlooRoutes {
 impl RouteQuery {
     /// Returns the namespaces whose RouteTables [`sets`](Self::sets) needs.
     #[must_use]
-    pub fn places(&self) -> &[Namespaces] {
+    pub fn places(&self) -> &[Place] {
         &self.readable
     }
 
@@ -168,10 +136,9 @@ impl RouteQuery {
             let spec = table.spec().map_err(Failure::unreadable)?;
             let place = delegation.place(table, &spec);
             let routes = self.selected(table, &spec)?;
-            let rows: Vec<Option<Row<'_>>> = if self.by_table {
-                routes.first().map(|_| None).into_iter().collect()
-            } else {
-                rows(owners(table, &spec), routes).map(Some).collect()
+            let rows: Vec<Option<Row<'_>>> = match self.by_table {
+                true => routes.first().map(|_| None).into_iter().collect(),
+                false => rows(owners(table, &spec), routes).map(Some).collect(),
             };
             for row in rows {
                 let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
@@ -195,21 +162,17 @@ impl RouteQuery {
             let is_other = || !by_name_only && self.routes.matches(&route.name, &route.labels);
             route.forward_to.is_some() && (is_named || is_other())
         };
+        let routes = owners(table, spec).enumerate();
         if !self.destinations.select() {
-            let routes = owners(table, spec).enumerate();
             return Ok(routes.filter(|(_, route)| is_selected(route)).collect());
         }
         // The destinations at rest count: a canary with weight 100 replaces the stable Service in the table.
         let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
         let rest_spec = rest.spec().map_err(Failure::unreadable)?;
-        let namespace = &table.key().namespace;
-        let routes = owners(table, spec).enumerate();
+        let (all, namespace) = (&self.destinations, &table.key().namespace);
         let routes = routes.zip(owners(&rest, &rest_spec));
         let routes = routes.filter(|((_, route), resting)| {
-            is_selected(route)
-                && self
-                    .destinations
-                    .match_route(resting, &rest_spec, namespace)
+            is_selected(route) && all.match_route(resting, &rest_spec, namespace)
         });
         Ok(routes.map(|(route, _)| route).collect())
     }
@@ -219,7 +182,7 @@ impl RouteQuery {
         cluster: &str,
         table: &RouteTableDoc,
         spec: &RouteTableSpec,
-        place: &Place,
+        place: &Served,
         row: Option<Row<'_>>,
     ) -> (Identity, Field) {
         let name = table.key();
@@ -234,26 +197,24 @@ impl RouteQuery {
                 problems.push("it has more than 256 paths");
             }
             let own = [
-                ("name", row.route.name.as_str().into()),
+                ("name", (&row.route.name).into()),
                 ("labels", Field::texts(&row.route.labels)),
             ];
             let destinations = self.destinations.fields(row.route, spec, &name.namespace);
             let fields = own.into_iter().chain(path_fields(&paths));
             ("route", fields.chain(destinations).collect())
         });
+        let route_table = Field::from([
+            ("name", (&name.name).into()),
+            ("namespace", (&name.namespace).into()),
+            ("labels", Field::texts(table.labels())),
+        ]);
         let own = [
             ("cluster", cluster.into()),
             ("configError", problems.join("; ").into()),
             ("delegated", spec.hosts.is_empty().into()),
             ("hostsKnown", place.hosts_known.into()),
-            (
-                "routeTable",
-                Field::from([
-                    ("name", name.name.as_str().into()),
-                    ("namespace", name.namespace.as_str().into()),
-                    ("labels", Field::texts(table.labels())),
-                ]),
-            ),
+            ("routeTable", route_table),
         ];
         let fields = identity.fields().into_iter().chain(hosts(&place.hosts));
         let fields = fields.chain(own).chain(route).collect();
@@ -283,16 +244,15 @@ fn rows<'s>(
     }
     let row = move |(position, route): (usize, &'s HttpRoute)| {
         let number = position + 1;
-        let (id, problem) = match route.name.as_str() {
-            "" => (
-                format!("#{number}"),
-                Some("the route has no name: give it one"),
-            ),
-            name if named.get(name).is_some_and(|same| *same > 1) => (
-                format!("{name}#{number}"),
-                Some("two routes of the table have this name: give them different ones"),
-            ),
-            name => (name.to_owned(), None),
+        let name = &route.name;
+        let problem = match named.get(name.as_str()) {
+            _ if name.is_empty() => Some("the route has no name: give it one"),
+            Some(2..) => Some("two routes of the table have this name: give them different ones"),
+            _ => None,
+        };
+        let id = match problem {
+            Some(_) => format!("{name}#{number}"),
+            None => name.clone(),
         };
         Row { id, route, problem }
     };
@@ -301,16 +261,10 @@ fn rows<'s>(
 
 /// Returns the paths of a route as fields of a set.
 fn path_fields(paths: &[Path]) -> [(&'static str, Field); 4] {
-    let first = paths
-        .iter()
-        .find(|path| !path.kind.is_empty())
-        .or(paths.first());
-    let list = paths.iter().map(|path| {
-        Field::from([
-            ("path", path.text.as_str().into()),
-            ("type", path.kind.into()),
-        ])
-    });
+    let first = paths.iter().find(|path| !path.kind.is_empty());
+    let first = first.or(paths.first());
+    let list = paths.iter();
+    let list = list.map(|it| [("path", (&it.text).into()), ("type", it.kind.into())].into());
     [
         ("path", first.map_or("", |path| path.text.as_str()).into()),
         ("pathType", first.map_or("", |path| path.kind).into()),
@@ -327,11 +281,7 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
     for key in ["name", "namespace"] {
         // A template without a value must not select every table.
         if block.string(key)? == Some("") {
-            return Err(Problem::Value {
-                path: block.path(key),
-                found: String::new(),
-                expected: "the name of a Kubernetes object".into(),
-            });
+            return Err(block.wrong(key, "", "the name of a Kubernetes object"));
         }
     }
     let mut names = block.object_names("names")?;
@@ -348,10 +298,7 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
         namespaces: Vec::new(),
     };
     if selector.names.is_empty() && !selector.by_label() {
-        return Err(Problem::Empty {
-            path: "routeTableSelector".to_owned(),
-            needed: "name, names, labels or matchExpressions",
-        });
+        return Err(block.empty("name, names, labels or matchExpressions"));
     }
     Ok((selector, namespaces))
 }
@@ -401,28 +348,21 @@ impl Destinations {
     fn read(parameters: &Block<'_>, by_table: bool) -> Result<Self, Problem> {
         let include = parameters.words("include", &["destinations", "weights"])?;
         if by_table && !include.is_empty() {
-            return Err(Problem::Conflict {
-                path: "include".to_owned(),
-                other: "granularity",
-            });
+            return Err(parameters.conflict("include", "granularity"));
         }
         let service = parameters.block("stableService", &["name", "namespace"])?;
-        let stable = match (
+        let (name, namespace) = (
             service.object_name("name")?,
             service.object_name("namespace")?,
-        ) {
-            (Some(name), namespace) => Some(Service { name, namespace }),
-            (None, Some(_)) => return Err(service.empty("name")),
-            (None, None) => None,
-        };
+        );
+        if name.is_none() && namespace.is_some() {
+            return Err(service.empty("name"));
+        }
         let kinds = ["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"];
-        let kinds = parameters.words("destinationKinds", &kinds)?;
+        let kinds = parameters.words("destinationKinds", &kinds)?.into_iter();
         Ok(Self {
-            stable,
-            kinds: kinds
-                .into_iter()
-                .map(|kind| kind.to_owned().into())
-                .collect(),
+            stable: name.map(|name| Service { name, namespace }),
+            kinds: kinds.map(|kind| kind.to_owned().into()).collect(),
             shown: !include.is_empty(),
             with_weights: include.contains(&"weights"),
         })
@@ -457,23 +397,22 @@ impl Destinations {
         namespace: &str,
     ) -> Option<(&'static str, Field)> {
         let all = spec.destinations_of(route);
-        let weights = effective_weights(all);
-        let fields = all.iter().zip(weights).filter_map(|(destination, weight)| {
+        let weighted = all.iter().zip(effective_weights(all));
+        let fields = weighted.filter_map(|(destination, weight)| {
             let object = destination.reference.as_ref()?;
             let own = [
-                ("name", object.name.as_str().into()),
+                ("name", (&object.name).into()),
                 ("namespace", object.namespace_from(namespace).into()),
-                ("cluster", object.cluster.as_str().into()),
+                ("cluster", (&object.cluster).into()),
                 ("port", port(destination).into()),
                 ("kind", destination.kind.as_str().into()),
             ];
-            let weight = self
-                .with_weights
-                .then(|| ("weight", weight.to_string().into()));
+            let weight = || ("weight", weight.to_string().into());
+            let weight = self.with_weights.then(weight);
             Some(own.into_iter().chain(weight).collect())
         });
-        self.shown
-            .then(|| ("destinations", Field::List(fields.collect())))
+        let fields = || ("destinations", Field::List(fields.collect()));
+        self.shown.then(fields)
     }
 }
 
@@ -486,12 +425,11 @@ fn objects(
 }
 
 fn port(destination: &DestinationReference) -> String {
-    let port = destination.port.as_ref();
-    let number = port
-        .and_then(|port| port.number)
-        .map(|port| port.to_string());
-    let name = || port.and_then(|port| port.name.clone());
-    number.or_else(name).unwrap_or_default()
+    let Some(port) = &destination.port else {
+        return String::new();
+    };
+    let number = port.number.map(|number| number.to_string());
+    number.or_else(|| port.name.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

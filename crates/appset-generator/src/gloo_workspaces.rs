@@ -9,9 +9,8 @@ use gloo_types::{
 use strict_json::Block;
 
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
-use crate::error::ConfigError;
-use crate::keys::Schema;
-use crate::keys::{Key, cluster, flag};
+use crate::error::{ConfigError, joined};
+use crate::keys::{Schema, cluster, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
 use crate::{Failure, Field, ParameterSet};
@@ -55,37 +54,13 @@ impl GlooWorkspaces {
     pub(crate) const SCHEMA: Schema = Schema {
         name: "gloo-workspaces",
         key: "glooWorkspaces",
-        keys: &[
-            Key::new(
-                "namespace",
-                "the namespace of Workspaces and KubernetesClusters",
-                "`gloo-mesh`",
-            ),
-            Key::new(
-                "cluster",
-                "the management cluster, one of `clusters`",
-                "the only cluster, if there is one",
-            ),
-            Key::new(
-                "clusterMap",
-                "Argo CD's names of clusters that have another name in Gloo: `{gloo-name: argo-cd-name}`",
-                "",
-            ),
-        ],
+        keys: &["namespace", "cluster", "clusterMap"],
         parameters: &[
-            Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
-            Key::new(
-                "selector",
-                "`labels` or `matchExpressions` of Workspaces",
-                "all",
-            ),
-            Key::new("cluster", "only this cluster, by Argo CD's name", "all"),
-            Key::new(
-                "expandNamespaces",
-                "`true`: a set for each namespace of each cluster",
-                "`false`",
-            ),
-            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+            "workspaces",
+            "selector",
+            "cluster",
+            "expandNamespaces",
+            "outputKey",
         ],
         output_key: "gloo",
     };
@@ -98,12 +73,9 @@ impl GlooWorkspaces {
         let cluster = match (source.string("cluster")?, names.next(), names.next()) {
             (Some(cluster), _, _) => cluster,
             (None, Some(only), None) => only,
-            (None, _, _) => {
-                let names: Vec<_> = clusters.names().map(String::as_str).collect();
-                return Err(ConfigError::NoManagementCluster(names.join(", ")));
-            }
+            _ => return Err(ConfigError::NoManagementCluster(joined(clusters.names()))),
         };
-        clusters.check(cluster, &source.path("cluster"))?;
+        clusters.check(cluster, source.path("cluster"))?;
         let namespace = source.object_name("namespace")?;
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
         Ok(Self {
@@ -172,23 +144,19 @@ impl WorkspaceQuery {
             let spec = workspace.spec().map_err(Failure::unreadable)?;
             let name = &workspace.key().name;
             for (cluster, share) in shares(&spec.workload_clusters, &clusters) {
-                let known_as = self
-                    .cluster_map
-                    .get(cluster)
-                    .map_or(cluster, String::as_str);
+                let known_as = self.cluster_map.get(cluster);
+                let known_as = known_as.map_or(cluster, String::as_str);
                 if self.cluster.as_ref().is_some_and(|asked| asked != known_as) {
                     continue;
                 }
-                for (identity, fields) in share.rows([name, cluster], self.by_namespace) {
-                    let fields = fields
-                        .into_iter()
-                        .chain(identity.fields())
-                        .chain([
-                            ("workspace", name.as_str().into()),
-                            ("cluster", known_as.into()),
-                            ("glooCluster", cluster.into()),
-                        ])
-                        .collect();
+                for (identity, mut fields) in share.rows([name, cluster], self.by_namespace) {
+                    fields.extend(identity.fields());
+                    fields.extend([
+                        ("workspace", name.into()),
+                        ("cluster", known_as.into()),
+                        ("glooCluster", cluster.into()),
+                    ]);
+                    let fields = fields.into_iter().collect();
                     let mut set = ParameterSet::default();
                     set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
                     sets.insert(identity.key, set);
@@ -206,36 +174,29 @@ impl Share<'_> {
         [workspace, cluster]: [&str; 2],
         by_namespace: bool,
     ) -> Vec<(Identity, Vec<(&'static str, Field)>)> {
-        let common = || {
+        let fields = |has_pattern: bool, is_config_read: bool| {
             let labels = self.labels.map_or_else(|| Field::from([]), Field::texts);
             vec![
                 ("clusterLabels", labels),
                 ("registered", self.labels.is_some().into()),
+                ("wildcard", has_pattern.into()),
+                ("configEnabled", is_config_read.into()),
             ]
         };
         if by_namespace {
             let rows = self.namespaces.iter().map(|(namespace, is_config_read)| {
-                let mut fields = common();
-                fields.extend([
-                    ("namespace", (*namespace).into()),
-                    ("wildcard", is_pattern(namespace).into()),
-                    ("configEnabled", (*is_config_read).into()),
-                ]);
+                let mut fields = fields(is_pattern(namespace), *is_config_read);
+                fields.push(("namespace", (*namespace).into()));
                 (Identity::of(&[workspace, cluster, namespace]), fields)
             });
             return rows.collect();
         }
         let names: Vec<&str> = self.namespaces.keys().copied().collect();
-        let mut fields = common();
-        fields.extend([
-            ("wildcard", names.iter().any(|name| is_pattern(name)).into()),
-            ("configEnabled", self.is_config_read.into()),
-            ("namespacesCsv", names.join(",").into()),
-            (
-                "namespaces",
-                Field::List(names.into_iter().map(Into::into).collect()),
-            ),
-        ]);
+        let has_pattern = names.iter().any(|name| is_pattern(name));
+        let mut fields = fields(has_pattern, self.is_config_read);
+        fields.push(("namespacesCsv", names.join(",").into()));
+        let names = names.into_iter().map(Into::into).collect();
+        fields.push(("namespaces", Field::List(names)));
         vec![(Identity::of(&[workspace, cluster]), fields)]
     }
 }
@@ -252,18 +213,15 @@ fn shares<'a>(
         let wanted = selector.name.as_str();
         let is_name = !wanted.is_empty() && !is_pattern(wanted);
         // There may be as many selectors of one cluster as clusters.
-        let registered = if is_name {
-            clusters.range(wanted..=wanted)
-        } else {
-            clusters.range(""..)
+        let registered = match is_name {
+            true => clusters.range(wanted..=wanted),
+            false => clusters.range(""..),
         };
-        let registered = registered.filter(|(name, cluster)| {
-            (wanted.is_empty() || matches(wanted, name))
-                && has_all(cluster.labels(), &selector.selector)
+        let registered = registered.map(|(name, cluster)| (*name, cluster.labels()));
+        let found = registered.filter(|(name, labels)| {
+            (wanted.is_empty() || matches(wanted, name)) && has_all(labels, &selector.selector)
         });
-        let mut found: Vec<_> = registered
-            .map(|(name, cluster)| (*name, Some(cluster.labels())))
-            .collect();
+        let mut found: Vec<_> = found.map(|(name, labels)| (name, Some(labels))).collect();
         if found.is_empty() && is_name && selector.selector.is_empty() {
             found.push((&selector.name, None));
         }

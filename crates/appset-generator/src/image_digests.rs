@@ -21,18 +21,17 @@ pub use self::manifest::{
 use self::reference::is_repository;
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
-use crate::answer::OnEmpty;
+use crate::answer::EmptyAllowed;
 use crate::branch::is_branch;
 use crate::clusters::Allowed;
 use crate::error::ConfigError;
 use crate::failure::shown;
-use crate::keys::Schema;
-use crate::keys::{Key, flag, names};
+use crate::keys::{Schema, flag, is_second};
 use crate::matching::{example, matches};
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.
-const MAX_IMAGES: usize = 20;
+pub(crate) const MAX_IMAGES: usize = 20;
 /// The limit of `staleFor`.
 const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -89,7 +88,7 @@ pub struct ImageQuery {
     layout: Layout,
     digest_prefix: String,
     on_missing: OnMissing,
-    on_empty: OnEmpty,
+    on_empty: Option<EmptyAllowed>,
 }
 
 /// How images are arranged in sets.
@@ -115,142 +114,67 @@ enum OnMissing {
 }
 
 impl ImageDigests {
-    pub(crate) const REGISTRY_KEYS: &[Key] = &[
-        Key::new(
-            "repositories",
-            "patterns of the allowed repositories",
-            "all",
-        ),
-        Key::new("plainHttp", "`true`: use http instead of https", "`false`"),
-        Key::new(
-            "proof",
-            "what proves that a tag is missing: [`authorized`, `tag-list` or `none`](appset-registries.md#what-proves-that-a-tag-is-missing)",
-            "by host",
-        ),
-        Key::new(
-            "pullThrough",
-            "`true`, or patterns of repositories that the registry fetches from another one: nothing proves that a tag is missing in them",
-            "none",
-        ),
-        Key::new(
-            "platformOfSingle",
-            "for an image without an index: `check` reads its configuration, `trust` accepts it for any platform",
-            "`check`",
-        ),
-        Key::new(
-            "verify",
-            "`child`: also check that the registry has the image that an index names",
-            "`index`",
-        ),
+    pub(crate) const REGISTRY_KEYS: &[&str] = &[
+        "repositories",
+        "plainHttp",
+        "proof",
+        "pullThrough",
+        "platformOfSingle",
+        "verify",
     ];
     pub(crate) const SCHEMA: Schema = Schema {
         name: "image-digests",
         key: "imageDigests",
-        keys: &[
-            Key::new("registries", "the allowed registries, by host", "required"),
-            Key::new(
-                "registry",
-                "the registry of images without one",
-                "the only registry, if there is one",
-            ),
-            Key::new(
-                "dockerConfig",
-                "a file with credentials, or a list of files: from `docker login`, podman, or [image pull Secrets](appset-registries.md#credentials)",
-                "",
-            ),
-            Key::new(
-                "staleFor",
-                "how long the last digest of an image is used while its registry fails, such as `6h`; at most 24 hours",
-                "never",
-            ),
-        ],
+        keys: &["registries", "registry", "dockerConfig", "staleFor"],
         parameters: &[
-            Key::new(
-                "images",
-                "up to 20: a name, and a repository or `{repository, tag, registry}`",
-                "required",
-            ),
-            Key::new("tag", "the tag of images without their own tag", ""),
-            Key::new(
-                "registry",
-                "the registry of images without their own registry",
-                "`imageDigests.registry`",
-            ),
-            Key::new(
-                "layout",
-                "`columns`: one set with all images; `digests`: one set with the digests only; `rows`: a set for each image",
-                "`columns`",
-            ),
-            Key::new(
-                "platform",
-                "such as `linux/amd64` or `linux/arm/v7`: the digest of the image for this platform, with or without an index; a lower variant is accepted",
-                "the digest of the index",
-            ),
-            Key::new(
-                "onMissing",
-                "if an image does not exist: `error`, `skip` the whole set, or `omit` the image; without any set left, `onEmpty` decides",
-                "`error`",
-            ),
-            Key::new(
-                "onMissingRepository",
-                "if the repository does not exist: `error`, or `missing`: the image counts as missing, because nothing was pushed yet",
-                "`error`",
-            ),
-            Key::new(
-                "onInvalidTag",
-                "if a tag is illegal: `error`, or `skip`: its image counts as missing, and is not looked up",
-                "`error`",
-            ),
-            Key::new(
-                "digestPrefix",
-                "the prefix of the keys at the top",
-                "`digest`",
-            ),
-            Key::new("outputKey", "another name for the key `image`", "`image`"),
+            "images",
+            "tag",
+            "registry",
+            "layout",
+            "platform",
+            "onMissing",
+            "onMissingRepository",
+            "onInvalidTag",
+            "digestPrefix",
+            "outputKey",
         ],
         output_key: "image",
     };
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
-        for (host, registry) in source.named_blocks("registries", &names(Self::REGISTRY_KEYS))? {
+        for (host, registry) in source.named_blocks("registries", Self::REGISTRY_KEYS)? {
             reference::check_host(host, source.path("registries"))?;
             registries.insert(host.to_owned(), Registry::from_config(host, &registry)?);
         }
         if registries.is_empty() {
             return Err(source.empty("registries").into());
         }
-        let default = source.string("registry")?.map(str::to_owned);
-        if let Some(unlisted) = default
-            .as_ref()
-            .filter(|host| !registries.contains_key(*host))
-        {
-            return Err(Problem::Value {
-                path: source.path("registry"),
-                found: unlisted.clone(),
-                expected: "one of registries".into(),
-            }
-            .into());
+        let mut default = source.string("registry")?.map(str::to_owned);
+        let mut unlisted = default
+            .iter()
+            .filter(|host| !registries.contains_key(*host));
+        if let Some(host) = unlisted.next() {
+            let problem = source.wrong("registry", host, "one of registries");
+            return Err(problem.into());
         }
-        let only = || match registries.len() {
-            1 => registries.keys().next().cloned(),
-            _ => None,
+        if registries.len() == 1 {
+            default = registries.keys().next().cloned();
+        }
+        let files = match source.value("dockerConfig") {
+            Some(Value::Array(_)) => source.strings("dockerConfig")?,
+            _ => Vec::from_iter(source.string("dockerConfig")?.map(str::to_owned)),
         };
+        let stale_for = source.duration("staleFor")?;
+        if let Some(time) = stale_for.filter(|time| *time > MAX_STALE) {
+            let found = format!("{} s", time.as_secs());
+            return Err(source.wrong("staleFor", found, "24h at most").into());
+        }
         Ok(Self {
-            default: default.or_else(only),
-            docker_config: match source.value("dockerConfig") {
-                Some(Value::Array(_)) => source.strings("dockerConfig")?,
-                _ => source
-                    .string("dockerConfig")?
-                    .map(str::to_owned)
-                    .into_iter()
-                    .collect(),
-            }
-            .into_iter()
-            .map(PathBuf::from)
-            .collect(),
-            stale_for: stale_for(source)?,
+            default,
             registries,
+            docker_config: files.into_iter().map(PathBuf::from).collect(),
+            stale_for,
         })
     }
 
@@ -278,23 +202,25 @@ impl ImageDigests {
             // A mistyped tag must not delete an Application.
             _ => OnMissing::Refuse,
         };
-        let platform = parameters
-            .string("platform")?
-            .map(|text| Platform::parse(text, "platform"))
-            .transpose()?;
-        let missing = parameters.one_of("onMissingRepository", &["error", "missing"])?;
-        let may_lack_repository = missing == Some("missing");
-        let invalid = parameters.one_of("onInvalidTag", &["error", "skip"])?;
-        let skips_invalid = invalid == Some("skip");
-        let mut illegal = BTreeSet::new();
-        let mut images = BTreeMap::new();
+        let platform = parameters.string("platform")?;
+        let platform = platform.map(Platform::parse).transpose()?;
+        let may_lack_repository =
+            is_second(parameters, "onMissingRepository", ["error", "missing"])?;
+        let skips_invalid = is_second(parameters, "onInvalidTag", ["error", "skip"])?;
         let listed = parameters.object("images")?;
+        let count = listed.map_or(0, Map::len);
         // Counted before they are read: each image has a copy of the tag.
-        check_count(listed.map_or(0, Map::len))?;
+        if !(1..=MAX_IMAGES).contains(&count) {
+            let expected = "1 to 20 of them, each a name and a repository";
+            let problem = parameters.wrong("images", format!("{count} images"), expected);
+            return Err(problem.into());
+        }
+        let (mut illegal, mut images) = (BTreeSet::new(), BTreeMap::new());
         for (name, image) in listed.into_iter().flatten() {
             let path = format!("images.{name}");
-            let reference = self.reference(parameters, image, path)?;
-            self.admit(&reference, allowed.images)?;
+            let mut reference = self.reference(parameters, image, path, allowed.images)?;
+            reference.platform.clone_from(&platform);
+            reference.may_lack_repository = may_lack_repository;
             match reference::check_tag(&reference.tag) {
                 // An author of a branch can cause any other illegal tag.
                 Err(_) if skips_invalid && is_branch(&reference.tag) => {
@@ -302,16 +228,10 @@ impl ImageDigests {
                 }
                 checked => checked?,
             }
-            images.insert(
-                name.clone(),
-                Reference {
-                    platform: platform.clone(),
-                    may_lack_repository,
-                    ..reference
-                },
-            );
+            images.insert(name.clone(), reference);
         }
-        check_names(&images)?;
+        check_names(images.keys())?;
+        let prefix = parameters.string("digestPrefix")?;
         Ok(ImageQuery {
             images,
             illegal,
@@ -322,63 +242,48 @@ impl ImageDigests {
                 Some("rows") => Layout::Rows,
                 _ => Layout::Columns,
             },
-            digest_prefix: parameters
-                .string("digestPrefix")?
-                .unwrap_or("digest")
-                .to_owned(),
+            digest_prefix: prefix.unwrap_or("digest").to_owned(),
             on_missing,
-            on_empty: OnEmpty::read(parameters)?,
+            on_empty: EmptyAllowed::read(parameters)?,
         })
     }
 
-    /// Reads one entry of `images`: a repository, or an object with repository, registry and tag.
+    /// Reads one entry of `images`: a repository, or an object with repository, registry and tag. The configuration and the
+    /// patterns of the profile, `allowed`, must allow it.
     fn reference(
         &self,
         parameters: &Block<'_>,
         image: &Value,
         path: String,
+        allowed: Option<&[String]>,
     ) -> Result<Reference, Failure> {
-        let nested;
         let (repository, registry, tag) = match image {
             Value::String(repository) => (Some(repository.as_str()), None, None),
             _ => {
                 let known = ["registry", "repository", "tag"];
-                nested = parameters.nested(path.clone(), image, &known)?;
-                (
-                    nested.string("repository")?,
-                    nested.string("registry")?,
-                    nested.string("tag")?,
-                )
+                let own = parameters.nested(path.clone(), image, &known)?;
+                let own = |key| own.string(key);
+                (own("repository")?, own("registry")?, own("tag")?)
             }
         };
-        let missing = |path: String, expected: &'static str| Problem::Value {
-            path,
-            found: String::new(),
-            expected: expected.into(),
+        let or_common = |own: Option<_>, key| match own {
+            None => parameters.string(key),
+            own => Ok(own),
         };
-        let repository = repository
-            .ok_or_else(|| missing(format!("{path}.repository"), "the path of a repository"))?;
-        let registry = match registry {
-            Some(registry) => Some(registry),
-            None => parameters.string("registry")?.or(self.default.as_deref()),
-        };
-        let registry = registry.ok_or_else(|| {
-            missing(
-                "registry".to_owned(),
-                "set, because several registries are configured",
-            )
-        })?;
-        let tag = match tag {
-            Some(tag) => Some(tag),
-            None => parameters.string("tag")?,
-        };
-        let tag = tag.ok_or_else(|| missing("tag".to_owned(), "set, here or for each image"))?;
+        let missing = |key: &str, expected| Problem::value(key, "", expected);
+        let key = format!("{path}.repository");
+        let repository = repository.ok_or_else(|| missing(&key, "the path of a repository"))?;
+        let registry = or_common(registry, "registry")?.or(self.default.as_deref());
+        let several = "set, because several registries are configured";
+        let registry = registry.ok_or_else(|| missing("registry", several))?;
+        let tag = or_common(tag, "tag")?;
+        let tag = tag.ok_or_else(|| missing("tag", "set, here or for each image"))?;
         let settings = self.registries.get(registry).ok_or_else(|| {
             Failure::Forbidden(format!(
                 "registry {registry} is not allowed: have it added to imageDigests.registries"
             ))
         })?;
-        Ok(Reference {
+        let reference = Reference {
             plain_http: settings.plain_http,
             registry: registry.to_owned(),
             repository: reference::repository(repository, path)?,
@@ -388,7 +293,17 @@ impl ImageDigests {
             may_lack_repository: false,
             trusts_single: settings.trusts_single,
             verifies_child: settings.verifies_child,
-        })
+        };
+        let name = reference.name();
+        let repositories = settings.repositories.as_deref();
+        let lists =
+            |patterns: Option<&[String]>, text| patterns.is_none_or(|it| any_matches(it, text));
+        if lists(repositories, repository) && lists(allowed, &name) {
+            return Ok(reference);
+        }
+        Err(Failure::Forbidden(format!(
+            "image {name} is not allowed: have it added to the repositories of its registry and to the images of the profile"
+        )))
     }
 
     /// Returns the hosts of the registries, with that of images without one first.
@@ -411,31 +326,13 @@ impl ImageDigests {
             })
         })
     }
-
-    /// Checks that the configuration and the profile allow `image`.
-    fn admit(&self, image: &Reference, allowed: Option<&[String]>) -> Result<(), Failure> {
-        let repositories = self.registries.get(&image.registry);
-        let repositories = repositories.and_then(|registry| registry.repositories.as_deref());
-        let name = image.name();
-        let listed = |patterns: Option<&[String]>, text: &str| {
-            patterns.is_none_or(|patterns| patterns.iter().any(|p| matches(p, text)))
-        };
-        if listed(repositories, &image.repository) && listed(allowed, &name) {
-            return Ok(());
-        }
-        Err(Failure::Forbidden(format!(
-            "image {name} is not allowed: have it added to the repositories of its registry and to the images of the profile"
-        )))
-    }
 }
 
 impl ImageQuery {
     /// Returns the images to look up, each with its name in the request.
     pub fn references(&self) -> impl Iterator<Item = (&str, &Reference)> {
-        let legal = self
-            .images
-            .iter()
-            .filter(|(name, _)| !self.illegal.contains(*name));
+        let images = self.images.iter();
+        let legal = images.filter(|(name, _)| !self.illegal.contains(*name));
         legal.map(|(name, reference)| (name.as_str(), reference))
     }
 
@@ -444,30 +341,27 @@ impl ImageQuery {
     /// # Errors
     /// Returns `Err` if an image does not exist and `onMissing` is `error`, or if nothing is left and `onEmpty` does not allow that.
     pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
-        let missing = self
-            .images
-            .iter()
-            .find(|(name, _)| !found.contains_key(*name));
+        let mut images = self.images.iter();
+        let missing = images.find(|(name, _)| !found.contains_key(*name));
         let is_nothing_left = match self.layout {
             Layout::Rows => found.is_empty(),
             Layout::Columns | Layout::Digests => self.on_missing == OnMissing::Skip,
         };
-        let must_exist = self.on_missing == OnMissing::Refuse
-            || (is_nothing_left && self.on_empty == OnEmpty::Refuse);
+        let must_exist =
+            self.on_missing == OnMissing::Refuse || (is_nothing_left && self.on_empty.is_none());
         if let Some((_, image)) = missing.filter(|_| must_exist) {
             let tag = shown(&image.tag);
             return Err(Failure::MissingImage(format!("{}:{tag}", image.name())));
         }
-        let there = self
-            .images
-            .iter()
-            .filter_map(|(name, image)| Some((name, image, found.get(name)?)));
+        let there = self.images.iter();
+        let there = there.filter_map(|(name, image)| Some((name, image, found.get(name)?)));
+        let output_key = ImageDigests::SCHEMA.output_key;
         if self.layout == Layout::Rows {
             let row = |(name, image, found): (&String, &Reference, &Found)| {
                 let mut set = ParameterSet::default();
-                set.insert("app", name.as_str().into())?;
+                set.insert("app", name.into())?;
                 set.insert(&self.digest_prefix, found.digest.as_str().into())?;
-                set.insert(ImageDigests::SCHEMA.output_key, self.fields(image, found))?;
+                set.insert(output_key, self.fields(image, found))?;
                 Ok(set)
             };
             return there.map(row).collect();
@@ -476,17 +370,15 @@ impl ImageQuery {
             return Ok(Vec::new());
         }
         let mut set = ParameterSet::default();
-        let mut own = BTreeMap::new();
-        if let Some(tag) = &self.tag {
-            own.insert("tag".to_owned(), tag.as_str().into());
-        }
+        let tag = self.tag.iter().map(|tag| ("tag".to_owned(), tag.into()));
+        let mut own = BTreeMap::from_iter(tag);
         for (name, image, found) in there {
             let key = format!("{}{}", self.digest_prefix, upper_camel(name));
             set.insert(&key, found.digest.as_str().into())?;
             own.insert(name.clone(), self.fields(image, found));
         }
         if self.layout == Layout::Columns {
-            set.insert(ImageDigests::SCHEMA.output_key, Field::Map(own.into()))?;
+            set.insert(output_key, Field::Map(own.into()))?;
         }
         Ok(vec![set])
     }
@@ -498,7 +390,7 @@ impl ImageQuery {
             ("digest", Field::from(digest)),
             ("ref", format!("{}@{digest}", image.name()).into()),
             ("repository", image.name().into()),
-            ("tag", image.tag.as_str().into()),
+            ("tag", (&image.tag).into()),
         ];
         if self.tells_stale {
             fields.push(("stale", found.is_stale.to_string().into()));
@@ -508,24 +400,20 @@ impl ImageQuery {
 }
 
 impl Registry {
-    fn from_config(host: &str, registry: &Block<'_>) -> Result<Self, ConfigError> {
+    fn from_config(host: &str, registry: &Block<'_>) -> Result<Self, Problem> {
         let patterns = |key| {
             let patterns = registry.strings(key)?;
             // A pattern with its registry is legal as a path, but no repository is called so.
             let is_wrong = |pattern: &&String| {
-                let below = pattern
-                    .strip_prefix(host)
-                    .is_some_and(|rest| rest.starts_with('/'));
-                below || example("", pattern, "**", is_repository).is_none()
+                let rest = pattern.strip_prefix(host);
+                rest.is_some_and(|rest| rest.starts_with('/'))
+                    || example("", pattern, "**", is_repository).is_none()
             };
-            match patterns.iter().find(is_wrong) {
-                None => Ok(patterns),
-                Some(pattern) => Err(Problem::Value {
-                    path: registry.path(key),
-                    found: pattern.clone(),
-                    expected: "a pattern of the paths of repositories, without registry and tag, such as myorg/*".into(),
-                }),
+            if let Some(pattern) = patterns.iter().find(is_wrong) {
+                let expected = "a pattern of the paths of repositories, without registry and tag, such as myorg/*";
+                return Err(registry.wrong(key, pattern, expected));
             }
+            Ok(patterns)
         };
         let pull_through = match registry.value("pullThrough") {
             Some(Value::Array(_)) => patterns("pullThrough")?,
@@ -538,69 +426,40 @@ impl Registry {
             Some(_) => Proof::None,
             None => Proof::of_host(host),
         };
-        let single = registry.one_of("platformOfSingle", &["check", "trust"])?;
-        let verify = registry.one_of("verify", &["index", "child"])?;
+        let repositories = registry.value("repositories");
+        let repositories = repositories.map(|_| patterns("repositories"));
         Ok(Self {
             plain_http: flag(registry, "plainHttp")?.unwrap_or_default(),
-            repositories: registry
-                .value("repositories")
-                .map(|_| patterns("repositories"))
-                .transpose()?,
+            repositories: repositories.transpose()?,
             proof,
             pull_through,
-            trusts_single: single == Some("trust"),
-            verifies_child: verify == Some("child"),
+            trusts_single: is_second(registry, "platformOfSingle", ["check", "trust"])?,
+            verifies_child: is_second(registry, "verify", ["index", "child"])?,
         })
     }
 
     /// Returns what proves that a tag of `repository` is missing.
     fn proof_for(&self, repository: &str) -> Proof {
-        if self
-            .pull_through
-            .iter()
-            .any(|pattern| matches(pattern, repository))
-        {
-            return Proof::None;
+        match any_matches(&self.pull_through, repository) {
+            true => Proof::None,
+            false => self.proof,
         }
-        self.proof
     }
 }
 
-fn stale_for(source: &Block<'_>) -> Result<Option<Duration>, Problem> {
-    match source.duration("staleFor")? {
-        Some(time) if time > MAX_STALE => Err(Problem::Value {
-            path: source.path("staleFor"),
-            found: format!("{} s", time.as_secs()),
-            expected: "24h at most".into(),
-        }),
-        time => Ok(time),
-    }
-}
-
-fn check_count(images: usize) -> Result<(), Problem> {
-    if (1..=MAX_IMAGES).contains(&images) {
-        return Ok(());
-    }
-    Err(Problem::Value {
-        path: "images".to_owned(),
-        found: format!("{images} images"),
-        expected: "1 to 20 of them, each a name and a repository".into(),
-    })
+fn any_matches(patterns: &[String], text: &str) -> bool {
+    patterns.iter().any(|pattern| matches(pattern, text))
 }
 
 /// Checks the names of images. Each is a key of a set as it is, and in upper camel case in `digestFront`.
-fn check_names(images: &BTreeMap<String, Reference>) -> Result<(), Failure> {
+fn check_names<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
     let mut keys = BTreeSet::new();
-    for name in images.keys() {
+    for name in names {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let is_key = !name.is_empty() && name.chars().all(legal) && name != "tag";
         if !is_key || !keys.insert(upper_camel(name)) {
-            return Err(Problem::Value {
-                path: "images".to_owned(),
-                found: name.clone(),
-                expected: "a name of letters, digits, '-' and '_', other than tag, that differs from the others by more than case and dashes".into(),
-            }
-            .into());
+            let expected = "a name of letters, digits, '-' and '_', other than tag, that differs from the others by more than case and dashes";
+            return Err(Problem::value("images", name, expected));
         }
     }
     Ok(())
@@ -608,8 +467,7 @@ fn check_names(images: &BTreeMap<String, Reference>) -> Result<(), Failure> {
 
 /// Converts `front-end` to `FrontEnd`.
 fn upper_camel(name: &str) -> String {
-    let words = name.split(['-', '_']);
-    let capitals = words.flat_map(|word| {
+    let capitals = name.split(['-', '_']).flat_map(|word| {
         let mut chars = word.chars();
         let first = chars.next().map(|c| c.to_ascii_uppercase());
         first.into_iter().chain(chars)

@@ -1,62 +1,27 @@
-//! A key of the configuration or parameter of a request, with its documentation, and how the values of parameters are read.
+//! The keys of a kind of source, and how the values of its parameters are read.
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-/// A key of the configuration, or a parameter of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// The name of the key.
-    pub name: &'static str,
-    /// What the key holds and does, in Markdown.
-    pub about: &'static str,
-    /// The default, in Markdown. Empty if there is none.
-    pub default: &'static str,
-}
-
-impl Key {
-    pub(crate) const fn new(
-        name: &'static str,
-        about: &'static str,
-        default: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            about,
-            default,
-        }
-    }
-}
-
-/// The names of a kind of source, and the keys that it reads.
+/// The names of a kind of source, and the keys that it reads. The tables in `docs` have a row for each key.
 pub(crate) struct Schema {
     /// The name by which requests choose it.
     pub(crate) name: &'static str,
     /// Its key at the top of the configuration.
     pub(crate) key: &'static str,
     /// The keys of the object under `key`.
-    pub(crate) keys: &'static [Key],
+    pub(crate) keys: &'static [&'static str],
     /// The parameters of its requests, besides those of every source.
-    pub(crate) parameters: &'static [Key],
+    pub(crate) parameters: &'static [&'static str],
     /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
     pub(crate) output_key: &'static str,
 }
 
-/// Returns the names of `keys` for [`strict_json::Block`].
-pub(crate) fn names(keys: &[Key]) -> Vec<&'static str> {
-    keys.iter().map(|key| key.name).collect()
-}
-
 /// Reads the name of a cluster. A blank one is a template without a value: as an unknown cluster it would have no sets.
 pub(crate) fn cluster<'a>(parameters: &Block<'a>) -> Result<Option<&'a str>, Problem> {
-    let name = parameters.string("cluster")?;
-    match name {
+    match parameters.string("cluster")? {
         Some(text) if text.trim().is_empty() || text.contains(char::is_control) => {
-            Err(Problem::Value {
-                path: parameters.path("cluster"),
-                found: text.to_owned(),
-                expected: "the name of a cluster".into(),
-            })
+            Err(parameters.wrong("cluster", text, "the name of a cluster"))
         }
         name => Ok(name),
     }
@@ -64,11 +29,15 @@ pub(crate) fn cluster<'a>(parameters: &Block<'a>) -> Result<Option<&'a str>, Pro
 
 /// Reads a count, which may be a number or a string: templates turn every value into a string.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
-    let read = |value: &Value| match value {
+    typed(parameters, key, as_count, "a whole number from 0")
+}
+
+/// Returns the count that `value` is, if it is one.
+pub(crate) fn as_count(value: &Value) -> Option<usize> {
+    match value {
         Value::String(text) => text.parse().ok(),
-        other => other.as_u64().and_then(|count| count.try_into().ok()),
-    };
-    typed(parameters, key, read, "a whole number from 0")
+        other => other.as_u64()?.try_into().ok(),
+    }
 }
 
 /// Reads a boolean, which may be a string: templates turn every value into a string.
@@ -80,23 +49,28 @@ pub(crate) fn flag(parameters: &Block<'_>, key: &str) -> Result<Option<bool>, Pr
     typed(parameters, key, read, "true or false")
 }
 
+/// Whether `key` has the second of two words. The first one is the default.
+pub(crate) fn is_second(
+    parameters: &Block<'_>,
+    key: &str,
+    [first, second]: [&str; 2],
+) -> Result<bool, Problem> {
+    Ok(parameters.one_of(key, &[first, second])? == Some(second))
+}
+
 fn typed<T>(
     parameters: &Block<'_>,
     key: &str,
     read: impl Fn(&Value) -> Option<T>,
     expected: &'static str,
 ) -> Result<Option<T>, Problem> {
-    let Some(value) = parameters.value(key) else {
-        return Ok(None);
-    };
-    match read(value) {
-        Some(value) => Ok(Some(value)),
-        None => Err(Problem::Value {
-            path: parameters.path(key),
-            found: value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned),
-            expected: expected.into(),
-        }),
-    }
+    let value = parameters.value(key);
+    let read = |value| read(value).ok_or_else(|| parameters.wrong(key, written(value), expected));
+    value.map(read).transpose()
+}
+
+/// Returns a value as messages show it.
+pub(crate) fn written(value: &Value) -> String {
+    let text = value.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| value.to_string())
 }

@@ -41,7 +41,7 @@ mod trial;
 mod warning;
 mod yaml;
 
-pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
+pub use answer::{Answer, EmptyAllowed, Output};
 pub use clusters::{
     ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
 };
@@ -55,7 +55,6 @@ pub use image_digests::{
     Keychain, KeychainError, Platform, Proof, Reference, RegistryError, Token, Unknown,
     check_manifest, choose, is_tag_list, platform_of, unknown,
 };
-pub use keys::Key;
 pub use request::Request;
 pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};

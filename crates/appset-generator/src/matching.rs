@@ -158,11 +158,8 @@ fn requirement(expression: &Block<'_>) -> Result<LabelRequirement, Problem> {
     let operator = expression
         .one_of("operator", &operators)?
         .unwrap_or_default();
-    LabelRequirement::new(key, operator, values).map_err(|invalid| Problem::Value {
-        path: expression.path(invalid.key),
-        found: invalid.found,
-        expected: invalid.expected.into(),
-    })
+    LabelRequirement::new(key, operator, values)
+        .map_err(|invalid| expression.wrong(invalid.key, invalid.found, invalid.expected))
 }
 
 #[cfg(test)]

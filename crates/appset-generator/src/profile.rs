@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::clusters::{Allowed, Clusters, Namespaces};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, joined};
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
-use crate::keys::{Key, names};
+use crate::keys::written;
 use crate::request::{refuse_templates, unfold};
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
 
 /// One entry of `profiles`. Requests choose it by a `baseUrl` that ends in `/profiles/<name>`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Profile {
     pub(crate) name: String,
     /// The names of the tokens that may use it. Without a list any token may.
@@ -40,59 +40,27 @@ pub(crate) struct Profile {
     /// How a request for image digests gets its tag, if not from the parameter `tag`.
     tag_from: Option<TagFrom>,
     /// Parameters, each with the profile that answers requests with this parameter.
-    requests_with: BTreeMap<String, String>,
+    pub(crate) requests_with: BTreeMap<String, String>,
 }
 
 impl Profile {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new("tokens", "names of the tokens that may use it", "all"),
-        Key::new("sources", "names of the sources that it offers", "all"),
-        Key::new(
-            "images",
-            "patterns of the images that it may look up, such as `ghcr.io/myorg/a-*`",
-            "all that the source allows",
-        ),
-        Key::new(
-            "clusters",
-            "names of the clusters that it may read",
-            "all that the source allows",
-        ),
-        Key::new(
-            "namespaces",
-            "namespaces that it may read, also for Workspaces",
-            "all that the source allows",
-        ),
-        Key::new("fixed", "parameters that a request cannot change", ""),
-        Key::new(
-            "defaults",
-            "parameters for requests that do not have them",
-            "",
-        ),
-        Key::new(
-            "tagFrom",
-            "[makes the tag](appset-sources.md#a-tag-from-a-branch) of images from another parameter",
-            "",
-        ),
-        Key::new(
-            "requestsWith",
-            "`{parameter: profile}`: this profile answers requests that have the parameter",
-            "",
-        ),
+    pub(crate) const KEYS: &[&str] = &[
+        "tokens",
+        "sources",
+        "images",
+        "clusters",
+        "namespaces",
+        "fixed",
+        "defaults",
+        "tagFrom",
+        "requestsWith",
     ];
 
     /// Makes a profile that restricts nothing.
     pub(crate) fn open(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            tokens: None,
-            sources: None,
-            images: None,
-            clusters: None,
-            namespaces: None,
-            fixed: Map::new(),
-            defaults: Map::new(),
-            tag_from: None,
-            requests_with: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -102,99 +70,70 @@ impl Profile {
         configured: &Sources,
         known: &Clusters,
     ) -> Result<Self, ConfigError> {
-        let list = |key| match profile.value(key) {
-            None => Ok(None),
-            Some(_) => profile.strings(key).map(Some),
+        let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
+        let tag_from = profile.optional_block("tagFrom", TagFrom::KEYS)?;
+        let read = Self {
+            name: name.to_owned(),
+            tokens: profile.optional_strings("tokens")?,
+            sources: profile.optional_strings("sources")?,
+            images: profile.optional_strings("images")?,
+            clusters: profile.optional_strings("clusters")?,
+            namespaces: profile.optional_strings("namespaces")?,
+            fixed: parameters("fixed")?,
+            defaults: parameters("defaults")?,
+            tag_from: tag_from.as_ref().map(TagFrom::from_config).transpose()?,
+            requests_with: profile.texts("requestsWith")?,
         };
-        let sources = list("sources")?;
-        let unknown = sources
-            .iter()
-            .flatten()
-            .find(|source| !configured.contains_key(*source));
-        if let Some(source) = unknown {
-            return Err(ConfigError::UnknownSource {
-                path: profile.path("sources"),
-                source_name: source.clone(),
-                known: joined(configured.keys()),
-            });
+        read.check(profile, configured, known)?;
+        Ok(read)
+    }
+
+    /// Checks that it names what is configured, and that with `tagFrom` it offers images and does not set the tag itself.
+    fn check(
+        &self,
+        profile: &Block<'_>,
+        configured: &Sources,
+        known: &Clusters,
+    ) -> Result<(), ConfigError> {
+        let mut sources = self.sources.iter().flatten();
+        if let Some(name) = sources.find(|name| !configured.contains_key(*name)) {
+            let (path, known) = (profile.path("sources"), joined(configured.keys()));
+            return Err(ConfigError::UnknownSource(path, name.clone(), known));
         }
-        let clusters = list("clusters")?;
-        for name in clusters.iter().flatten() {
-            known.check(name, &profile.path("clusters"))?;
+        for name in self.clusters.iter().flatten() {
+            known.check(name, profile.path("clusters"))?;
         }
-        let tokens = list("tokens")?;
-        if tokens.as_ref().is_some_and(Vec::is_empty) {
+        if self.tokens.as_ref().is_some_and(Vec::is_empty) {
             return Err(ConfigError::Key(Problem::Empty {
                 path: profile.path("tokens"),
                 needed: "the name of a token",
             }));
         }
-        let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
-        let read = Self {
-            name: name.to_owned(),
-            tokens,
-            sources,
-            images: list("images")?,
-            clusters,
-            namespaces: list("namespaces")?,
-            fixed: parameters("fixed")?,
-            defaults: parameters("defaults")?,
-            tag_from: match profile.value("tagFrom") {
-                None => None,
-                Some(_) => {
-                    let block = profile.block("tagFrom", &names(TagFrom::KEYS))?;
-                    Some(TagFrom::from_config(&block)?)
-                }
-            },
-            requests_with: profile.texts("requestsWith")?,
-        };
-        if read.tag_from.is_some() {
-            read.check_tags(profile, configured)?;
-        }
-        for (key, parameters) in [("fixed", &read.fixed), ("defaults", &read.defaults)] {
-            if let Some(name) = parameters.get("source")
-                && !read.candidates(configured).any(|(known, _)| name == known)
-            {
-                return Err(ConfigError::UnknownSource {
-                    path: format!("{}.source", profile.path(key)),
-                    source_name: name
-                        .as_str()
-                        .map_or_else(|| name.to_string(), str::to_owned),
-                    known: joined(configured.keys().filter(|name| read.offers(name))),
-                });
-            }
-        }
-        if let Some(Source::ImageDigests(source)) = configured.get(ImageDigests::SCHEMA.name)
-            && read.offers(ImageDigests::SCHEMA.name)
-        {
-            for (index, pattern) in read.images.iter().flatten().enumerate() {
-                if source
-                    .example(Some(std::slice::from_ref(pattern)))
-                    .is_none()
-                {
-                    return Err(ConfigError::Key(Problem::Value {
-                        path: format!("{}[{index}]", profile.path("images")),
-                        found: pattern.clone(),
-                        expected: "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*".into(),
-                    }));
-                }
-            }
-        }
-        Ok(read)
-    }
-
-    /// Checks that a profile with `tagFrom` offers images and does not set the tag itself.
-    fn check_tags(&self, profile: &Block<'_>, configured: &Sources) -> Result<(), ConfigError> {
-        let offered = |name: &str| configured.contains_key(name) && self.offers(name);
-        if !offered(ImageDigests::SCHEMA.name) {
+        let images = configured.get(ImageDigests::SCHEMA.name);
+        let images = images.filter(|_| self.offers(ImageDigests::SCHEMA.name));
+        if self.tag_from.is_some() && images.is_none() {
             return Err(ConfigError::TagsWithoutImages(profile.path("tagFrom")));
         }
-        for (key, parameters) in [("fixed", &self.fixed), ("defaults", &self.defaults)] {
-            if parameters.contains_key("tag") {
-                return Err(ConfigError::Key(Problem::Conflict {
-                    path: format!("{}.tag", profile.path(key)),
-                    other: "tagFrom",
-                }));
+        for (kind, parameters) in [("fixed", &self.fixed), ("defaults", &self.defaults)] {
+            if self.tag_from.is_some() && parameters.contains_key("tag") {
+                return Err(profile.conflict(&format!("{kind}.tag"), "tagFrom").into());
+            }
+            if let Some(name) = parameters.get("source")
+                && !self.candidates(configured).any(|(known, _)| name == known)
+            {
+                let path = profile.path(&format!("{kind}.source"));
+                let offered = joined(configured.keys().filter(|name| self.offers(name)));
+                return Err(ConfigError::UnknownSource(path, written(name), offered));
+            }
+        }
+        if let Some(Source::ImageDigests(source)) = images {
+            for (index, pattern) in self.images.iter().flatten().enumerate() {
+                let image = source.example(Some(std::slice::from_ref(pattern)));
+                if image.is_none() {
+                    let expected = "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*";
+                    let problem = profile.wrong(&format!("images[{index}]"), pattern, expected);
+                    return Err(problem.into());
+                }
             }
         }
         Ok(())
@@ -206,19 +145,16 @@ impl Profile {
         configured: &BTreeMap<String, Self>,
     ) -> Result<(), ConfigError> {
         for (parameter, other) in &self.requests_with {
-            let path = || format!("profiles.{}.requestsWith.{parameter}", self.name);
+            let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
             if !configured.contains_key(other) {
-                return Err(ConfigError::UnknownProfile {
-                    path: path(),
-                    name: other.clone(),
-                    known: joined(configured.keys()),
-                });
+                let known = joined(configured.keys());
+                return Err(ConfigError::UnknownProfile(path, other.clone(), known));
             }
             let mut reached = BTreeSet::new();
             let mut next = vec![other];
             while let Some(name) = next.pop() {
                 if *name == self.name {
-                    return Err(ConfigError::Cycle(path(), self.name.clone()));
+                    return Err(ConfigError::Cycle(path, self.name.clone()));
                 }
                 if reached.insert(name) {
                     let profile = configured.get(name).into_iter();
@@ -239,15 +175,14 @@ impl Profile {
 
     /// Checks that the token may use this profile.
     pub(crate) fn admit(&self, token: &str) -> Result<(), Failure> {
-        match &self.tokens {
-            Some(tokens) if !tokens.iter().any(|admitted| admitted == token) => {
-                Err(Failure::Forbidden(format!(
-                    "the token is not for profile {}: use the profile's own baseUrl and token",
-                    self.name
-                )))
-            }
-            _ => Ok(()),
+        let mut tokens = self.tokens.iter();
+        if tokens.all(|tokens| tokens.iter().any(|admitted| admitted == token)) {
+            return Ok(());
         }
+        Err(Failure::Forbidden(format!(
+            "the token is not for profile {}: use the profile's own baseUrl and token",
+            self.name
+        )))
     }
 
     /// Returns the parameters `asked` with the defaults and fixed values of this profile.
@@ -298,22 +233,17 @@ impl Profile {
             namespaces: self.namespaces.as_deref(),
             known,
         };
-        source.query(name, given, allowed)
+        source.query(name, given, &allowed)
     }
 
     /// Returns the parameter that becomes the tag, if the tag is made from one.
     pub(crate) fn branch(&self) -> Option<&str> {
-        self.tag_from.as_ref().map(TagFrom::parameter)
+        self.tag_from.as_ref().map(|it| it.parameter.as_str())
     }
 
     /// Returns the value that this profile gives to the parameter `key`.
     pub(crate) fn given(&self, key: &str) -> Option<&Value> {
         self.fixed.get(key).or_else(|| self.defaults.get(key))
-    }
-
-    /// Whether other profiles answer some of its requests.
-    pub(crate) fn passes_on(&self) -> bool {
-        !self.requests_with.is_empty()
     }
 
     /// Returns the sources that requests can name.
@@ -322,10 +252,9 @@ impl Profile {
         configured: &'a Sources,
     ) -> impl Iterator<Item = (&'a String, &'a Source)> {
         let fixed = self.fixed.get("source");
-        let is_possible = move |name: &String| fixed.is_none_or(|fixed| fixed == name);
         configured
             .iter()
-            .filter(move |(name, _)| self.offers(name) && is_possible(name))
+            .filter(move |(name, _)| self.offers(name) && fixed.is_none_or(|fixed| fixed == *name))
     }
 
     /// Whether this profile offers `source`.
@@ -339,34 +268,24 @@ impl Profile {
         &self,
         configured: &'a Sources,
         asked: &Map<String, Value>,
-    ) -> Result<(&'a str, &'a Source), Failure> {
+    ) -> Result<(&'a String, &'a Source), Failure> {
         let mut places = [&self.fixed, asked, &self.defaults].into_iter();
-        let name = places.find_map(|parameters| parameters.get("source"));
-        let offered = || configured.iter().filter(|(name, _)| self.offers(name));
-        let known = || joined(offered().map(|(name, _)| name));
-        let found =
-            match name {
-                Some(Value::String(asked)) => offered()
-                    .find(|(name, _)| *name == asked)
-                    .ok_or_else(|| Failure::UnknownSource {
-                        name: shown(asked),
-                        known: known(),
-                    }),
-                None => {
-                    let mut offered = offered();
-                    match (offered.next(), offered.next()) {
-                        (Some(only), None) => Ok(only),
-                        _ => Err(Failure::NoSource(known())),
-                    }
-                }
-                Some(_) => Err(Failure::NoSource(known())),
-            };
-        found.map(|(name, source)| (name.as_str(), source))
+        let mut offered = configured.iter().filter(|(name, _)| self.offers(name));
+        let known = || joined(configured.keys().filter(|name| self.offers(name)));
+        let none = || Failure::NoSource(known());
+        let Some(name) = places.find_map(|parameters| parameters.get("source")) else {
+            let first = offered.next();
+            let only = first.filter(|_| offered.next().is_none());
+            return only.ok_or_else(none);
+        };
+        let name = name.as_str().ok_or_else(none)?;
+        let unknown = || Failure::UnknownSource {
+            name: shown(name),
+            known: known(),
+        };
+        let found = offered.find(|(known, _)| *known == name);
+        found.ok_or_else(unknown)
     }
-}
-
-fn joined<'a>(names: impl Iterator<Item = &'a String>) -> String {
-    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

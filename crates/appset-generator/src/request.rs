@@ -29,17 +29,14 @@ impl Request {
     pub fn from_body(body: &[u8]) -> Result<Self, Failure> {
         let mut envelope = strict_json::from_slice(body, MAX_VALUES)
             .map_err(|error| Failure::Body(error.to_string()))?;
+        let wrong = |what: &str| Failure::Body(what.to_owned());
         let input = envelope.get_mut("input").and_then(Value::as_object_mut);
-        let input =
-            input.ok_or_else(|| Failure::Body("it has no object under input".to_owned()))?;
+        let input = input.ok_or_else(|| wrong("it has no object under input"))?;
         // Taken, not cloned: in memory a value is much larger than its text.
         let parameters = match input.get_mut("parameters").map(Value::take) {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(parameters)) => parameters,
-            Some(_) => {
-                let what = "input.parameters is not an object";
-                return Err(Failure::Body(what.to_owned()));
-            }
+            Some(_) => return Err(wrong("input.parameters is not an object")),
         };
         let name = envelope.get("applicationSetName").and_then(Value::as_str);
         Ok(Self {
@@ -81,31 +78,26 @@ pub(crate) fn refuse_templates(
     parameters: &Map<String, Value>,
     branch: Option<&str>,
 ) -> Result<(), Failure> {
-    parameters.iter().try_for_each(|(key, value)| match value {
-        Value::String(text) if branch == Some(key) => refuse_if(has_template(text), text, key),
-        _ if is_template(key) => refuse_if(true, key, key),
-        _ => match unresolved(value) {
-            Some((path, text)) => refuse_if(true, text, &format!("{key}{path}")),
-            None => Ok(()),
-        },
-    })
-}
-
-fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
-    if unresolved {
-        return Err(Failure::UnresolvedTemplate {
-            path: path.to_owned(),
-            text: shown(text),
-        });
+    let mut found = parameters.iter().filter_map(|(key, value)| {
+        let (path, text) = match value {
+            Value::String(text) if branch == Some(key) => {
+                has_template(text).then(|| (String::new(), text.as_str()))
+            }
+            _ if is_template(key) => Some((String::new(), key.as_str())),
+            _ => unresolved(value),
+        }?;
+        Some((format!("{key}{path}"), shown(text)))
+    });
+    match found.next() {
+        Some((path, text)) => Err(Failure::UnresolvedTemplate { path, text }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether `text` has a template that Argo CD did not resolve: it still has braces, or is [`NO_VALUE`].
 fn is_template(text: &str) -> bool {
-    ["{{", "}}", NO_VALUE]
-        .iter()
-        .any(|mark| text.contains(mark))
+    let mut marks = ["{{", "}}", NO_VALUE].into_iter();
+    marks.any(|mark| text.contains(mark))
 }
 
 /// Returns the first text in `value` that is an unresolved template, and the path to it.

@@ -12,8 +12,7 @@ use strict_json::Block;
 
 use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
-use crate::keys::Schema;
-use crate::keys::{Key, cluster};
+use crate::keys::{Schema, cluster};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -75,39 +74,15 @@ impl Rollouts {
             Reach::KEYS[0],
             Reach::KEYS[1],
             Reach::KEYS[2],
-            Key::new(
-                "destinationNamespaces",
-                "the value of the router's flag `--allowed-destination-namespaces`",
-                "none",
-            ),
+            "destinationNamespaces",
         ],
         parameters: &[
-            Key::new(
-                "namespaces",
-                "namespaces of the Rollouts",
-                "all allowed namespaces",
-            ),
-            Key::new(
-                "selector",
-                "`labels` or `matchExpressions` of Rollouts",
-                "all",
-            ),
-            Key::new(
-                "pluginName",
-                "the name under `trafficRouting.plugins`",
-                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as for the router",
-            ),
-            Key::new(
-                "include",
-                "`weights`, `steps`: values that change with every step",
-                "",
-            ),
-            Key::new("cluster", "as for `gloo-routes`", "all"),
-            Key::new(
-                "outputKey",
-                "another name for the key `rollout`",
-                "`rollout`",
-            ),
+            "namespaces",
+            "selector",
+            "pluginName",
+            "include",
+            "cluster",
+            "outputKey",
         ],
         output_key: "rollout",
     };
@@ -182,25 +157,18 @@ impl RolloutQuery {
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
-        let readable = self
-            .readable
-            .iter()
-            .filter(|place| place.cluster == cluster);
-        let readable = readable.flat_map(|place| place.namespaces.iter().map(String::as_str));
+        let here = self.readable.iter().filter(|it| it.cluster == cluster);
+        let readable = here.flat_map(|place| place.namespaces.iter().map(String::as_str));
         let mut tables = Tables::new(readable.collect(), tables);
         let mut sets = BTreeMap::new();
-        for rollout in rollouts {
-            if !self.selector.matches(rollout.labels()) {
-                continue;
-            }
+        let rollouts = rollouts.iter();
+        for rollout in rollouts.filter(|it| self.selector.matches(it.labels())) {
             let spec = rollout.spec().map_err(Failure::unreadable)?;
-            let Some(canary) = spec.canary() else {
-                continue;
-            };
-            let plugins = canary.traffic_routing.as_ref().map(|it| &it.plugins);
+            let canary = spec.canary();
+            let routing = canary.and_then(|canary| canary.traffic_routing.as_ref());
             let mut names = self.plugins.iter();
-            let Some(block) = plugins.and_then(|plugins| names.find_map(|name| plugins.get(name)))
-            else {
+            let block = routing.and_then(|it| names.find_map(|name| it.plugins.get(name)));
+            let (Some(canary), Some(block)) = (canary, block) else {
                 continue;
             };
             let key = rollout.key();
@@ -260,12 +228,11 @@ impl RolloutQuery {
     ) -> BTreeMap<&'static str, Field> {
         let key = rollout.key();
         let services = canary.services(status);
-        let is_fresh = rollout
-            .generation()
-            .is_some_and(|it| status.has_observed(it));
+        let generation = rollout.generation();
+        let is_fresh = generation.is_some_and(|it| status.has_observed(it));
         let mut fields = BTreeMap::from([
-            ("name", key.name.as_str().into()),
-            ("namespace", key.namespace.as_str().into()),
+            ("name", (&key.name).into()),
+            ("namespace", (&key.namespace).into()),
             ("cluster", cluster.into()),
             ("labels", Field::texts(rollout.labels())),
             ("phase", status.phase.as_str().into()),
@@ -277,28 +244,19 @@ impl RolloutQuery {
             ("stableHash", status.stable_rs.as_str().into()),
             ("currentHash", status.current_pod_hash.as_str().into()),
         ]);
-        let text =
-            |number: Option<i32>| number.map(|number| number.to_string()).unwrap_or_default();
+        let text = |number: Option<i32>| {
+            Field::from(number.map(|number| number.to_string()).unwrap_or_default())
+        };
         if self.weights {
             let weights = status.canary.weights.as_ref();
-            let weights = Field::from([
-                (
-                    "stable",
-                    text(weights.map(|weights| weights.stable.weight)).into(),
-                ),
-                (
-                    "canary",
-                    text(weights.map(|weights| weights.canary.weight)).into(),
-                ),
-            ]);
-            fields.insert("weights", weights);
+            let stable = text(weights.map(|weights| weights.stable.weight));
+            let canary = text(weights.map(|weights| weights.canary.weight));
+            fields.insert("weights", [("stable", stable), ("canary", canary)].into());
         }
         if self.steps {
-            let step = Field::from([
-                ("index", text(status.current_step_index).into()),
-                ("count", canary.steps.len().to_string().into()),
-            ]);
-            fields.insert("step", step);
+            let count = canary.steps.len().to_string().into();
+            let step = [("index", text(status.current_step_index)), ("count", count)];
+            fields.insert("step", step.into());
         }
         fields
     }
@@ -316,11 +274,10 @@ impl<'t> Tables<'t> {
                 tables.or_default().push(table.as_ref());
             }
         }
-        let hosts = BTreeMap::new();
         Self {
             readable,
             found,
-            hosts,
+            hosts: BTreeMap::new(),
         }
     }
 
@@ -328,23 +285,16 @@ impl<'t> Tables<'t> {
         self.readable.contains(namespace) || self.readable.contains(ALL)
     }
 
-    fn with<'a>(
-        &'a self,
-        namespace: &'a str,
-        label: &'a str,
-        value: &'a str,
-    ) -> &'a [&'t RouteTableDoc] {
-        let found = self.found.get(&(namespace, label, value));
-        found.map(Vec::as_slice).unwrap_or_default()
-    }
-
     /// Returns tables, in the order of their keys, that include all that `selector` selects.
     fn candidates(&self, selector: &RouteTableSelector) -> Vec<&'t RouteTableDoc> {
         let mut tables = BTreeMap::new();
         for namespace in &selector.namespaces {
-            let with = |label, value| self.with(namespace, label, value);
+            let with = |label, value| {
+                let found = self.found.get(&(namespace.as_str(), label, value));
+                found.map(Vec::as_slice).unwrap_or_default()
+            };
             let labels = selector.labels.iter();
-            let labels = labels.map(|(key, value)| with(key, value));
+            let labels = labels.map(|(key, value)| with(key.as_str(), value.as_str()));
             let labelled = labels.min_by_key(|tables| tables.len());
             let labelled = labelled.or_else(|| selector.by_label().then(|| with("", "")));
             let named = selector.names.iter().map(|name| with("", name));
@@ -358,11 +308,8 @@ impl<'t> Tables<'t> {
 /// Returns the field under [`GLOO`].
 fn gloo(tables: &[&RouteTableDoc], all: &[String]) -> Field {
     let tables = tables.iter().map(|table| {
-        let key = table.key();
-        Field::from([
-            ("name", key.name.as_str().into()),
-            ("namespace", key.namespace.as_str().into()),
-        ])
+        let ObjectKey { namespace, name } = table.key();
+        Field::from([("name", name.into()), ("namespace", namespace.into())])
     });
     let tables = ("routeTables", Field::List(tables.collect()));
     hosts(all).into_iter().chain([tables]).collect()

@@ -172,10 +172,7 @@ const CONTROLLERS: [&str; 2] = ["generator", "values"];
 impl Field {
     /// Makes a map of strings, such as labels.
     pub(crate) fn texts(texts: &BTreeMap<String, String>) -> Self {
-        texts
-            .iter()
-            .map(|(key, text)| (key.as_str(), text.as_str().into()))
-            .collect()
+        texts.iter().map(|(key, text)| (key, text.into())).collect()
     }
 
     /// Reads the value at `path` of a document. A null in a map counts as absent.
@@ -233,6 +230,12 @@ impl From<&str> for Field {
     }
 }
 
+impl From<&String> for Field {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
 impl From<String> for Field {
     fn from(text: String) -> Self {
         Self::Text(text.into())
@@ -261,7 +264,7 @@ impl<K: Into<String>> FromIterator<(K, Self)> for Field {
 
 /// Returns the three fields of a set that hold the hosts of RouteTables.
 pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
-    let list = all.iter().map(|host| host.as_str().into()).collect();
+    let list = all.iter().map(Into::into).collect();
     [
         ("hosts", Field::List(list)),
         ("hostsCsv", all.join(",").into()),
@@ -271,34 +274,31 @@ pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
 
 /// Checks that a set may have `key` at the top.
 pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
-    check_key(key)?;
-    if FOREIGN.contains(&key) {
-        return Err(FieldError::Foreign(key.to_owned()));
-    }
-    Ok(())
+    check_key(key, FOREIGN)
 }
 
-/// The longest key at the top, in bytes. Each set has it.
-const MAX_KEY: usize = 253;
 /// Checks that an alias may have the name `key`.
 ///
 /// A key of another generator is allowed, since a merge needs the same key on both sides. The controller's own keys are not: it
 /// would replace the alias.
 pub(crate) fn check_alias(key: &str) -> Result<(), FieldError> {
-    check_key(key)?;
-    if CONTROLLERS.contains(&key) {
-        return Err(FieldError::Foreign(key.to_owned()));
-    }
-    Ok(())
+    check_key(key, &CONTROLLERS)
 }
 
-/// Checks that a template can name `key` at the top. In the default language a dot would select a key of a map.
-fn check_key(key: &str) -> Result<(), FieldError> {
+/// The longest key at the top, in bytes. Each set has it.
+const MAX_KEY: usize = 253;
+
+/// Checks that a template can name `key` at the top, and that it is not one of the `foreign` keys. In the default language a dot
+/// would select a key of a map.
+fn check_key(key: &str, foreign: &[&str]) -> Result<(), FieldError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if key.is_empty() || key.len() > MAX_KEY || !key.chars().all(legal) {
         return Err(FieldError::Key(key.to_owned()));
     }
-    Ok(())
+    match foreign.contains(&key) {
+        true => Err(FieldError::Foreign(key.to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// The longest slug. A template makes the name of an Application from the slug and more text.
@@ -324,10 +324,7 @@ impl Identity {
 
     /// Returns the identity as two fields of a set.
     pub(crate) fn fields(&self) -> [(&'static str, Field); 2] {
-        [
-            ("key", self.key.as_str().into()),
-            ("slug", self.slug.as_str().into()),
-        ]
+        [("key", (&self.key).into()), ("slug", (&self.slug).into())]
     }
 }
 
@@ -354,22 +351,28 @@ fn slug(parts: &[&str]) -> String {
         return text;
     }
     let hash = format!("-{:016x}", fnv1a(&parts.join("/")));
-    let mut words = String::new();
-    for c in text.chars().flat_map(char::to_lowercase) {
-        if c.is_ascii_alphanumeric() {
-            words.push(c);
-        } else if !words.ends_with('-') {
-            words.push('-');
+    let words = dashed_runs(&text.to_lowercase(), |c| c.is_ascii_alphanumeric());
+    let words = words.trim_matches('-').chars().take(MAX_SLUG - hash.len());
+    let words: String = words.collect();
+    let slug = format!("{}{hash}", words.trim_end_matches('-'));
+    slug.trim_start_matches('-').to_owned()
+}
+
+/// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
+/// becomes `a--b`.
+pub(crate) fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut slug = String::with_capacity(text.len());
+    let mut in_run = false;
+    for c in text.chars() {
+        let kept = keep(c);
+        if kept {
+            slug.push(c);
+        } else if !in_run {
+            slug.push('-');
         }
+        in_run = !kept;
     }
-    let words: String = words
-        .trim_matches('-')
-        .chars()
-        .take(MAX_SLUG - hash.len())
-        .collect();
-    format!("{}{hash}", words.trim_end_matches('-'))
-        .trim_start_matches('-')
-        .to_owned()
+    slug
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! The kinds of sources. A new kind has its own file, a [`Schema`], and a line in each list of this file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
+use crate::clusters::{Allowed, Clusters, Namespaces, Watched};
 use crate::error::ConfigError;
 use crate::gloo_routes::{GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{ImageDigests, ImageQuery};
-use crate::keys::{Schema, names};
+use crate::keys::Schema;
 use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
@@ -52,14 +52,27 @@ pub(crate) enum Source {
     GlooWorkspaces(GlooWorkspaces),
 }
 
-/// The kinds of sources that a configuration has at most once, each under its own key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    ImageDigests,
-    GlooRoutes,
-    Rollouts,
-    GlooWorkspaces,
-}
+/// A kind of source that a configuration has at most once, under its own key, and how its settings are read.
+type Kind = (
+    &'static Schema,
+    fn(&Block<'_>, &Clusters) -> Result<Source, ConfigError>,
+);
+
+/// All such kinds.
+pub(crate) const KINDS: [Kind; 4] = [
+    (&GlooRoutes::SCHEMA, |source, clusters| {
+        GlooRoutes::from_config(source, clusters).map(Source::GlooRoutes)
+    }),
+    (&GlooWorkspaces::SCHEMA, |source, clusters| {
+        GlooWorkspaces::from_config(source, clusters).map(Source::GlooWorkspaces)
+    }),
+    (&ImageDigests::SCHEMA, |source, _| {
+        ImageDigests::from_config(source).map(Source::ImageDigests)
+    }),
+    (&Rollouts::SCHEMA, |source, clusters| {
+        Rollouts::from_config(source, clusters).map(Source::Rollouts)
+    }),
+];
 
 impl Schema {
     /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
@@ -68,47 +81,12 @@ impl Schema {
         given: Map<String, Value>,
         read: impl FnOnce(&Block<'_>) -> Result<SourceQuery, Failure>,
     ) -> Result<Query, Failure> {
-        let known = names(&[&Output::KEYS, self.parameters].concat());
+        let known = [&Output::KEYS, self.parameters].concat();
         let given = Value::Object(given);
         let parameters = Block::root(&given, "the parameters", &known)?;
         let source = read(&parameters)?;
         let output = Output::read(self.name, &parameters, Some(self.output_key))?;
         Ok(Query { source, output })
-    }
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::GlooRoutes,
-        Self::GlooWorkspaces,
-        Self::ImageDigests,
-        Self::Rollouts,
-    ];
-
-    /// Returns the names and keys of this kind.
-    pub(crate) const fn schema(self) -> &'static Schema {
-        match self {
-            Self::ImageDigests => &ImageDigests::SCHEMA,
-            Self::GlooRoutes => &GlooRoutes::SCHEMA,
-            Self::Rollouts => &Rollouts::SCHEMA,
-            Self::GlooWorkspaces => &GlooWorkspaces::SCHEMA,
-        }
-    }
-
-    /// Reads the settings of this source.
-    pub(crate) fn read(
-        self,
-        block: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Source, ConfigError> {
-        Ok(match self {
-            Self::ImageDigests => Source::ImageDigests(ImageDigests::from_config(block)?),
-            Self::GlooRoutes => Source::GlooRoutes(GlooRoutes::from_config(block, clusters)?),
-            Self::Rollouts => Source::Rollouts(Rollouts::from_config(block, clusters)?),
-            Self::GlooWorkspaces => {
-                Source::GlooWorkspaces(GlooWorkspaces::from_config(block, clusters)?)
-            }
-        })
     }
 }
 
@@ -118,58 +96,48 @@ impl Source {
         &self,
         name: &str,
         given: Map<String, Value>,
-        allowed: Allowed<'_>,
+        allowed: &Allowed<'_>,
     ) -> Result<Query, Failure> {
         match self {
-            Self::Static(source) => {
-                let (query, output) = source.query(name, given)?;
+            Self::Static(it) => {
+                let (query, output) = it.query(name, given)?;
                 let source = SourceQuery::Static(query);
                 Ok(Query { source, output })
             }
-            Self::ImageDigests(source) => ImageDigests::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::ImageDigests(query))
+            Self::ImageDigests(it) => ImageDigests::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::ImageDigests)
             }),
-            Self::GlooRoutes(source) => GlooRoutes::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::GlooRoutes(query))
+            Self::GlooRoutes(it) => GlooRoutes::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::GlooRoutes)
             }),
-            Self::Rollouts(source) => Rollouts::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::Rollouts(query))
+            Self::Rollouts(it) => Rollouts::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed).map(SourceQuery::Rollouts)
             }),
-            Self::GlooWorkspaces(source) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
-                let query = source.query(parameters, &allowed)?;
-                Ok(SourceQuery::GlooWorkspaces(query))
+            Self::GlooWorkspaces(it) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
+                it.query(parameters, allowed)
+                    .map(SourceQuery::GlooWorkspaces)
             }),
         }
     }
 
     /// Adds the objects that this source reads to `watched`, by cluster.
     pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
-        let reach = match self {
+        type Kinds = fn(&mut Watched) -> Vec<&mut BTreeSet<String>>;
+        let (reach, kinds): (_, Kinds) = match self {
             Self::Static(_) | Self::ImageDigests(_) => return,
-            Self::GlooRoutes(source) => &source.reach,
-            Self::Rollouts(source) => &source.reach,
-            Self::GlooWorkspaces(source) => &source.reach,
+            Self::GlooRoutes(it) => (&it.reach, |all| vec![&mut all.route_tables]),
+            Self::Rollouts(it) => (&it.reach, |all| {
+                vec![&mut all.rollouts, &mut all.route_tables]
+            }),
+            Self::GlooWorkspaces(it) => (&it.reach, |all| {
+                vec![&mut all.workspaces, &mut all.clusters]
+            }),
         };
-        for Place {
-            cluster,
-            namespaces,
-        } in reach.places(known)
-        {
-            let of_cluster = watched.entry(cluster).or_default();
+        for place in reach.places(known) {
+            let of_cluster = watched.entry(place.cluster).or_default();
             of_cluster.namespaces |= reach.is_by_label();
-            let kinds = match self {
-                Self::Static(_) | Self::ImageDigests(_) => Vec::new(),
-                Self::GlooRoutes(_) => vec![&mut of_cluster.route_tables],
-                Self::Rollouts(_) => vec![&mut of_cluster.rollouts, &mut of_cluster.route_tables],
-                Self::GlooWorkspaces(_) => {
-                    vec![&mut of_cluster.workspaces, &mut of_cluster.clusters]
-                }
-            };
-            for kind in kinds {
-                kind.extend(namespaces.iter().cloned());
+            for kind in kinds(of_cluster) {
+                kind.extend(place.namespaces.iter().cloned());
             }
         }
     }

@@ -3,11 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
-use strict_json::Block;
+use strict_json::{Block, Problem};
 
 use crate::answer::Output;
 use crate::error::ConfigError;
-use crate::keys::{Key, names};
 use crate::{Failure, Field, ParameterSet};
 
 /// The key of a set that holds the input of the request.
@@ -31,30 +30,17 @@ pub struct StaticQuery {
 }
 
 impl StaticSource {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new("sets", "a list of parameter sets", ""),
-        Key::new(
-            "inputs",
-            "parameters that a request may have besides those of every source; each set has them under `input`",
-            "any",
-        ),
-    ];
+    pub(crate) const KEYS: &[&str] = &["sets", "inputs"];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
-        let inputs: Option<BTreeSet<String>> = match source.value("inputs") {
-            None => None,
-            Some(_) => Some(source.strings("inputs")?.into_iter().collect()),
-        };
+        let inputs = source.optional_strings("inputs")?.map(BTreeSet::from_iter);
         let mut named = inputs.iter().flatten();
-        if let Some(input) = named.find(|input| names(&Output::KEYS).contains(&input.as_str())) {
-            return Err(ConfigError::Key(strict_json::Problem::Value {
-                path: source.path("inputs"),
-                found: input.clone(),
-                expected: "other than the parameters of every source".into(),
-            }));
+        if let Some(input) = named.find(|input| Output::KEYS.contains(&input.as_str())) {
+            let expected = "other than the parameters of every source";
+            return Err(source.wrong("inputs", input, expected).into());
         }
         let echoes = inputs.as_ref().is_none_or(|inputs| !inputs.is_empty());
-        let path = |index: usize| format!("{}[{index}]", source.path("sets"));
+        let path = |index: usize| source.path(&format!("sets[{index}]"));
         let mut sets = Vec::new();
         for (index, value) in source.array("sets")?.iter().enumerate() {
             let set = Self::set(value, &path(index))?;
@@ -71,13 +57,8 @@ impl StaticSource {
     }
 
     fn set(value: &Value, path: &str) -> Result<ParameterSet, ConfigError> {
-        let Value::Object(fields) = value else {
-            return Err(ConfigError::Key(strict_json::Problem::Type {
-                path: path.to_owned(),
-                expected: "an object",
-                found: strict_json::type_name(value),
-            }));
-        };
+        let wrong = || Problem::wrong_type(path.to_owned(), "an object", value);
+        let fields = value.as_object().ok_or_else(wrong)?;
         let mut set = ParameterSet::default();
         for (key, value) in fields {
             let path = format!("{path}.{key}");
@@ -96,7 +77,7 @@ impl StaticSource {
         let (echoed, others): (Map<_, _>, Map<_, _>) =
             given.into_iter().partition(|(key, _)| self.is_input(key));
         let inputs = self.inputs.iter().flatten().map(String::as_str);
-        let known: Vec<&str> = inputs.chain(names(&Output::KEYS)).collect();
+        let known: Vec<&str> = inputs.chain(Output::KEYS).collect();
         let others = Value::Object(others);
         let parameters = Block::root(&others, "the parameters", &known)?;
 
@@ -117,7 +98,7 @@ impl StaticSource {
     fn is_input(&self, key: &str) -> bool {
         match &self.inputs {
             Some(inputs) => inputs.contains(key),
-            None => !strict_json::resembles(key, &names(&Output::KEYS)),
+            None => !strict_json::resembles(key, &Output::KEYS),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! A caller may know only the branch, while the build derives the tag from the branch. Each [`Rule`] does what one common build
 //! tool does, so that both get the same tag.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
@@ -10,7 +12,7 @@ use crate::Failure;
 use crate::branch::is_branch;
 use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
-use crate::keys::Key;
+use crate::set::dashed_runs;
 
 /// The parameter with the tag, which the source of image digests reads.
 const TAG: &str = "tag";
@@ -20,7 +22,8 @@ const ON_INVALID: &str = "onInvalidTag";
 /// Which parameter becomes the tag, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TagFrom {
-    parameter: String,
+    /// The name of the parameter that becomes the tag.
+    pub(crate) parameter: String,
     rule: Rule,
     prefix: String,
     suffix: String,
@@ -57,37 +60,19 @@ const DNS_LABEL: usize = 63;
 const ARGO_SLUG: usize = 50;
 
 impl TagFrom {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "parameter",
-            "the parameter that becomes the tag; a request for images must have it, and no `tag`",
-            "required",
-        ),
-        Key::new(
-            "rule",
-            "how the build derives the tag: one of the [rules](appset-sources.md#a-tag-from-a-branch)",
-            "required",
-        ),
-        Key::new("prefix", "text that the build adds before it", ""),
-        Key::new("suffix", "text that the build adds after it", ""),
-    ];
+    pub(crate) const KEYS: &[&str] = &["parameter", "rule", "prefix", "suffix"];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         let parameter = block.string("parameter")?.unwrap_or_default();
         if parameter.is_empty() {
-            return Err(Problem::Value {
-                path: block.path("parameter"),
-                found: String::new(),
-                expected: "the name of a parameter, such as branch".into(),
-            });
+            return Err(block.wrong("parameter", "", "the name of a parameter, such as branch"));
         }
         let names = RULES.map(|(name, _)| name);
         let name = block.one_of("rule", &names)?;
         let rule = RULES.iter().find(|(known, _)| Some(*known) == name);
-        let (_, rule) = rule.ok_or_else(|| Problem::Value {
-            path: block.path("rule"),
-            found: String::new(),
-            expected: format!("the rule of your build: {}", names.join(", ")).into(),
+        let (_, rule) = rule.ok_or_else(|| {
+            let expected = format!("the rule of your build: {}", names.join(", "));
+            block.wrong("rule", "", expected)
         })?;
         let text = |key| Ok(block.string(key)?.unwrap_or_default().to_owned());
         let made = Self {
@@ -101,11 +86,6 @@ impl TagFrom {
         Ok(made)
     }
 
-    /// Returns the name of the parameter that becomes the tag.
-    pub(crate) fn parameter(&self) -> &str {
-        &self.parameter
-    }
-
     /// Replaces the parameter in `parameters` with the tag.
     ///
     /// With `onInvalidTag: skip` a branch without a legal tag gets an illegal one, whose image counts as missing. So the author
@@ -117,16 +97,11 @@ impl TagFrom {
         let text = match parameters.remove(&self.parameter) {
             Some(Value::String(text)) => text,
             None | Some(Value::Null) => {
-                return Err(self
-                    .invalid(String::new(), "set: the tag is made from it")
-                    .into());
+                return Err(self.invalid("", "set: the tag is made from it").into());
             }
             Some(other) => {
-                return Err(Failure::Parameter(Problem::Type {
-                    path: self.parameter.clone(),
-                    expected: "a string",
-                    found: strict_json::type_name(&other),
-                }));
+                let path = self.parameter.clone();
+                return Err(Problem::wrong_type(path, "a string", &other).into());
             }
         };
         if parameters.contains_key(TAG) {
@@ -138,7 +113,7 @@ impl TagFrom {
         if !is_branch(&text) {
             let expected =
                 "a name that Git allows for a branch: correct the template that makes it";
-            return Err(self.invalid(text, expected).into());
+            return Err(self.invalid(&text, expected).into());
         }
         let skips = parameters.get(ON_INVALID).and_then(Value::as_str) == Some("skip");
         let tag = match self.tag(&text) {
@@ -154,7 +129,7 @@ impl TagFrom {
         let slug = self.rule.slug(text).ok_or_else(|| {
             let expected =
                 "in Latin letters for rule argo-branch-slug: send branch_slug, with rule verbatim";
-            self.invalid(text.to_owned(), expected)
+            self.invalid(text, expected)
         })?;
         let tag = format!("{}{slug}{}", self.prefix, self.suffix);
         if !is_tag(&tag) {
@@ -163,21 +138,13 @@ impl TagFrom {
                 "a text that rule {rule} turns into a tag, not into \"{}\"",
                 shown(&tag).escape_debug()
             );
-            return Err(self.invalid(text.to_owned(), expected));
+            return Err(self.invalid(text, expected));
         }
         Ok(tag)
     }
 
-    fn invalid(
-        &self,
-        found: String,
-        expected: impl Into<std::borrow::Cow<'static, str>>,
-    ) -> Problem {
-        Problem::Value {
-            path: self.parameter.clone(),
-            found,
-            expected: expected.into(),
-        }
+    fn invalid(&self, found: &str, expected: impl Into<Cow<'static, str>>) -> Problem {
+        Problem::value(&self.parameter, found, expected)
     }
 }
 
@@ -206,23 +173,6 @@ impl Rule {
             Self::Verbatim => text.to_owned(),
         })
     }
-}
-
-/// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
-/// becomes `a--b`.
-fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut slug = String::new();
-    let mut in_run = false;
-    for c in text.chars() {
-        let kept = keep(c);
-        if kept {
-            slug.push(c);
-        } else if !in_run {
-            slug.push('-');
-        }
-        in_run = !kept;
-    }
-    slug
 }
 
 /// Returns `branch_slug` of Argo CD's pull request generator, which uses `gosimple/slug`.
@@ -271,7 +221,7 @@ mod tests {
         let mut config = json!({"parameter": "branch", "rule": "docker-metadata"});
         let object = config.as_object_mut().unwrap();
         object.extend(settings.as_object().unwrap().clone());
-        let block = Block::root(&config, "tagFrom", &crate::keys::names(TagFrom::KEYS)).unwrap();
+        let block = Block::root(&config, "tagFrom", TagFrom::KEYS).unwrap();
         let mut parameters = Map::from_iter([("branch".to_owned(), branch)]);
         let made = TagFrom::from_config(&block)
             .map_err(Failure::from)
@@ -428,8 +378,7 @@ mod tests {
         for (name, _) in RULES {
             let mut parameters = Map::new();
             let config = json!({"parameter": "branch", "rule": name});
-            let block =
-                Block::root(&config, "tagFrom", &crate::keys::names(TagFrom::KEYS)).unwrap();
+            let block = Block::root(&config, "tagFrom", TagFrom::KEYS).unwrap();
             let tag_from = TagFrom::from_config(&block).unwrap();
             for text in ["", " ", "/", "a/", "pr-7\n", "\tpr-7", "{{ .a }}-{{ .b }}"] {
                 parameters.insert("branch".to_owned(), json!(text));

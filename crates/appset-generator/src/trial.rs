@@ -5,10 +5,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::ConfigError;
-use crate::image_digests::Digest;
+use crate::image_digests::{Digest, MAX_IMAGES};
+use crate::keys::as_count;
 use crate::profile::Profile;
 use crate::source::{Source, Sources};
-use crate::{Failure, Namespaces, Request, SourceQuery};
+use crate::{Failure, Namespaces, Place, Request, SourceQuery};
 
 impl Profile {
     /// Checks that a request for one of the `configured` sources can succeed.
@@ -27,7 +28,7 @@ impl Profile {
                 failure: Box::new(failure),
             }),
             // Without a source of its own it can pass requests on.
-            None if self.passes_on() => Ok(()),
+            None if !self.requests_with.is_empty() => Ok(()),
             None => Err(ConfigError::NothingOffered(self.name.clone())),
         }
     }
@@ -46,14 +47,8 @@ impl Profile {
             }
             _ => vec![first],
         };
-        let mut outcomes = requests.into_iter().map(|parameters| {
-            let application_set = String::new();
-            let request = Request {
-                application_set,
-                parameters,
-            };
-            self.answers(configured, &request)
-        });
+        let requests = requests.into_iter();
+        let mut outcomes = requests.map(|parameters| self.answers(configured, parameters));
         let outcome = outcomes.next().unwrap_or(Ok(()));
         if outcome.is_ok() || outcomes.any(|outcome| outcome.is_ok()) {
             return Ok(());
@@ -75,34 +70,23 @@ impl Profile {
                     add("onEmpty", "allow".into());
                 }
                 let aliases = self.given("alias").and_then(Value::as_object);
-                let paths = aliases
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|(_, path)| path.as_str());
-                for path in paths.filter_map(|path| path.strip_prefix("input.")) {
-                    let mut steps = path.split('.');
+                let paths = aliases.into_iter().flat_map(Map::values);
+                let inputs = paths.filter_map(|path| path.as_str()?.strip_prefix("input."));
+                for mut steps in inputs.map(|input| input.split('.')) {
                     let key = steps.next().unwrap_or_default();
                     add(
                         key,
-                        steps
-                            .rev()
-                            .fold("a".into(), |value: Value, step| json!({step: value})),
+                        steps.rfold("a".into(), |value, step| json!({step: value})),
                     );
                 }
             }
             Source::ImageDigests(images) => {
-                match self.branch() {
-                    Some(parameter) => add(parameter, "a".into()),
-                    None => add("tag", "a".into()),
-                }
+                add(self.branch().unwrap_or("tag"), "a".into());
                 // Without an allowed image the failure says what to allow.
                 let image = images.example(self.images.as_deref());
                 let image = image.unwrap_or_else(|| "a".into());
-                let least = least.and_then(|least| match least {
-                    Value::String(text) => text.parse().ok(),
-                    number => number.as_u64(),
-                });
-                let names = (0..least.unwrap_or(1).clamp(1, 20)).map(|index| format!("a{index}"));
+                let least = least.and_then(as_count).unwrap_or(1).clamp(1, MAX_IMAGES);
+                let names = (0..least).map(|index| format!("a{index}"));
                 add("images", names.map(|name| (name, image.clone())).collect());
             }
             Source::GlooRoutes(_) => add("routeTableSelector", json!({"labels": {"a": "a"}})),
@@ -110,34 +94,35 @@ impl Profile {
         }
     }
 
-    /// Checks that `request` has an answer if every image exists. Objects of clusters are not known.
-    fn answers(&self, configured: &Sources, request: &Request) -> Result<(), Failure> {
-        let query = match self.query(configured, request.clone(), &Namespaces::NONE) {
+    /// Checks that a request has an answer if every image exists. Objects of clusters are not known.
+    fn answers(&self, configured: &Sources, parameters: Map<String, Value>) -> Result<(), Failure> {
+        let request = Request {
+            application_set: String::new(),
+            parameters,
+        };
+        let query = match self.query(configured, request, &Namespaces::NONE) {
             // Which namespaces have the labels is known later.
             Err(Failure::NotReady(_)) => return Ok(()),
             query => query?,
         };
-        let is_nowhere = match query.source {
-            SourceQuery::Static(source) => {
-                return query.output.answer(source.into_sets()).map(drop);
-            }
-            SourceQuery::ImageDigests(images) => {
-                let names = images.references().map(|(name, _)| name.to_owned());
-                let digest = Digest::from_sha256(&[0; 32]);
-                let found = names.filter_map(|name| Some((name, digest.clone()?.into())));
-                let sets = images.sets(&found.collect())?;
-                return query.output.answer(sets).map(drop);
-            }
-            SourceQuery::GlooRoutes(routes) => routes.places().is_empty(),
-            SourceQuery::Rollouts(rollouts) => rollouts.places().is_empty(),
-            SourceQuery::GlooWorkspaces(_) => false,
-        };
-        match self.given("cluster") {
-            Some(cluster) if is_nowhere => Err(Failure::Forbidden(format!(
+        let is_read = |places: &[Place]| match self.given("cluster") {
+            Some(cluster) if places.is_empty() => Err(Failure::Forbidden(format!(
                 "cluster {cluster} is not read: use one of the clusters of the source"
             ))),
             _ => Ok(()),
-        }
+        };
+        let sets = match query.source {
+            SourceQuery::Static(source) => source.into_sets(),
+            SourceQuery::ImageDigests(images) => {
+                let digest = Digest::from_sha256(&[0; 32]).ok_or(Failure::Internal)?;
+                let names = images.references().map(|(name, _)| name.to_owned());
+                images.sets(&names.map(|name| (name, digest.clone().into())).collect())?
+            }
+            SourceQuery::GlooRoutes(routes) => return is_read(routes.places()),
+            SourceQuery::Rollouts(rollouts) => return is_read(rollouts.places()),
+            SourceQuery::GlooWorkspaces(_) => return Ok(()),
+        };
+        query.output.answer(sets).map(drop)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an administrator should know about a valid configuration.
 
+use crate::error::joined;
 use crate::{ParameterSet, StaticSource};
 
 /// A warning about a static source.
@@ -30,10 +31,10 @@ pub enum Warning {
 }
 
 fn left(after: Option<usize>) -> String {
-    after.map_or_else(
-        || "was removed".to_owned(),
-        |after| format!("now has {after}"),
-    )
+    match after {
+        Some(after) => format!("now has {after}"),
+        None => "was removed".to_owned(),
+    }
 }
 
 impl Warning {
@@ -42,14 +43,10 @@ impl Warning {
         let mut sets = source.sets.iter().map(ParameterSet::paths).enumerate();
         let (_, first) = sets.next()?;
         let (index, other) = sets.find(|(_, other)| *other != first)?;
-        let keys: Vec<_> = first
-            .symmetric_difference(&other)
-            .map(String::as_str)
-            .collect();
         Some(Self::Keys {
             source_name: name.to_owned(),
             index,
-            keys: keys.join(", "),
+            keys: joined(first.symmetric_difference(&other)),
         })
     }
 }

@@ -3,6 +3,8 @@
 //! A country `NO` is a text, and not `false` as in YAML 1.1. A version `1.10` and an identifier `0x1F` are numbers in YAML, which
 //! would become `1.1` and `31`, so they must be quoted.
 
+use std::iter;
+
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -44,31 +46,27 @@ fn value(node: Spanned<Node>, text: &str, path: String) -> Result<Value, ConfigE
             let length = written
                 .byte_len()
                 .and_then(|length| usize::try_from(length).ok());
-            let written = start
-                .zip(length)
-                .and_then(|(at, length)| text.get(at..at + length));
-            let printed = value.to_string();
-            match written {
-                Some(written) if written != printed => Err(ConfigError::Spelling {
+            let place = start.zip(length).map(|(at, length)| at..at + length);
+            let (written, printed) = (place.and_then(|place| text.get(place)), value.to_string());
+            match written.filter(|written| *written != printed) {
+                None => Ok(value),
+                Some(written) => Err(ConfigError::Spelling {
                     path,
                     written: written.to_owned(),
                 }),
-                _ => Ok(value),
             }
         }
         Node::List(items) => {
             let items = items.into_iter().enumerate();
-            items
-                .map(|(index, item)| value(item, text, format!("{path}[{index}]")))
-                .collect()
+            let items = items.map(|(at, item)| value(item, text, format!("{path}[{at}]")));
+            items.collect()
         }
         Node::Map(fields) => {
             let mut map = Map::new();
             for (key, field) in fields {
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
+                let path = match path.is_empty() {
+                    true => key.clone(),
+                    false => format!("{path}.{key}"),
                 };
                 map.insert(key, value(field, text, path)?);
             }
@@ -117,19 +115,13 @@ impl<'de> Visitor<'de> for AnyNode {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Node::List(list))
+        let items = iter::from_fn(|| items.next_element().transpose());
+        items.collect::<Result<_, _>>().map(Node::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Node, A::Error> {
-        let mut map = Vec::new();
-        while let Some(field) = fields.next_entry()? {
-            map.push(field);
-        }
-        Ok(Node::Map(map))
+        let fields = iter::from_fn(|| fields.next_entry().transpose());
+        fields.collect::<Result<_, _>>().map(Node::Map)
     }
 }
 

@@ -1,11 +1,12 @@
 //! An object of a document, and methods that read its keys.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::{Problem, type_name};
+use crate::Problem;
 
 /// A JSON object whose keys are all known. `null` counts as absent.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl<'a> Block<'a> {
                 } else {
                     path
                 };
-                return Err(wrong_type(path, "an object", other));
+                return Err(Problem::wrong_type(path, "an object", other));
             }
         };
         let block = Self { whole, path, keys };
@@ -76,17 +77,32 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Returns the problem that the value `found` of `key` is not `expected`.
+    pub fn wrong(
+        &self,
+        key: &str,
+        found: impl Into<String>,
+        expected: impl Into<Cow<'static, str>>,
+    ) -> Problem {
+        Problem::value(self.path(key), found, expected)
+    }
+
+    /// Returns the problem that `key` and `other` exclude each other.
+    #[must_use]
+    pub fn conflict(&self, key: &str, other: &'static str) -> Problem {
+        let path = self.path(key);
+        Problem::Conflict { path, other }
+    }
+
     /// Reads one of the `allowed` words.
     ///
     /// # Errors
     /// Returns `Err` if the value is not one of these words.
     pub fn one_of(&self, key: &str, allowed: &[&str]) -> Result<Option<&'a str>, Problem> {
         match self.string(key)? {
-            Some(value) if !allowed.contains(&value) => Err(Problem::Value {
-                path: self.path(key),
-                found: value.to_owned(),
-                expected: alternatives(allowed).into(),
-            }),
+            Some(value) if !allowed.contains(&value) => {
+                Err(self.wrong(key, value, alternatives(allowed)))
+            }
             value => Ok(value),
         }
     }
@@ -100,11 +116,7 @@ impl<'a> Block<'a> {
             let path = || format!("{}[{index}]", self.path(key));
             match as_string(value, path)? {
                 word if allowed.contains(&word) => Ok(word),
-                other => Err(Problem::Value {
-                    path: path(),
-                    found: other.to_owned(),
-                    expected: alternatives(allowed).into(),
-                }),
+                other => Err(Problem::value(path(), other, alternatives(allowed))),
             }
         });
         words.collect()
@@ -131,6 +143,14 @@ impl<'a> Block<'a> {
         strings.collect()
     }
 
+    /// Reads a list of strings, which may be absent.
+    ///
+    /// # Errors
+    /// Returns `Err` if the value is not a list of strings.
+    pub fn optional_strings(&self, key: &str) -> Result<Option<Vec<String>>, Problem> {
+        self.value(key).map(|_| self.strings(key)).transpose()
+    }
+
     /// Reads an object with strings as values; empty if absent.
     ///
     /// # Errors
@@ -152,7 +172,7 @@ impl<'a> Block<'a> {
         match self.value(key) {
             None => Ok(&[]),
             Some(Value::Array(items)) => Ok(items),
-            Some(other) => Err(wrong_type(self.path(key), "a list", other)),
+            Some(other) => Err(Problem::wrong_type(self.path(key), "a list", other)),
         }
     }
 
@@ -164,7 +184,7 @@ impl<'a> Block<'a> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::Object(object)) => Ok(Some(object)),
-            Some(other) => Err(wrong_type(self.path(key), "an object", other)),
+            Some(other) => Err(Problem::wrong_type(self.path(key), "an object", other)),
         }
     }
 
@@ -174,6 +194,14 @@ impl<'a> Block<'a> {
     /// Returns `Err` if the value is not an object, or has a key that is not `known`.
     pub fn block(&self, key: &str, known: &[&str]) -> Result<Self, Problem> {
         Self::new(self.whole, self.path(key), self.value(key), known)
+    }
+
+    /// Reads an object, which may be absent.
+    ///
+    /// # Errors
+    /// Returns `Err` if the value is not an object, or has a key that is not `known`.
+    pub fn optional_block(&self, key: &str, known: &[&str]) -> Result<Option<Self>, Problem> {
+        self.value(key).map(|_| self.block(key, known)).transpose()
     }
 
     /// Reads the object `value` at `path`. This is for keys that also allow other types, which the caller has excluded.
@@ -250,15 +278,11 @@ impl<'a> Block<'a> {
             return Ok(None);
         };
         if !value.is_number() {
-            return Err(wrong_type(self.path(key), "a number", value));
+            return Err(Problem::wrong_type(self.path(key), "a number", value));
         }
         match value.as_u64().map(u16::try_from) {
             Some(Ok(port)) if port > 0 => Ok(Some(port.into())),
-            _ => Err(Problem::Value {
-                path: self.path(key),
-                found: value.to_string(),
-                expected: "a port, 1 to 65535".into(),
-            }),
+            _ => Err(self.wrong(key, value.to_string(), "a port, 1 to 65535")),
         }
     }
 
@@ -267,15 +291,10 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not such a duration.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>, Problem> {
-        let Some(text) = self.string(key)? else {
-            return Ok(None);
-        };
-        let duration = parse_duration(text).ok_or_else(|| Problem::Value {
-            path: self.path(key),
-            found: text.to_owned(),
-            expected: "a duration such as 5s, 500ms or 1m30s".into(),
-        })?;
-        Ok(Some(duration))
+        let expected = "a duration such as 5s, 500ms or 1m30s";
+        let text = self.string(key)?;
+        text.map(|text| parse_duration(text).ok_or_else(|| self.wrong(key, text, expected)))
+            .transpose()
     }
 
     /// Reads the key or the value of a label.
@@ -327,7 +346,7 @@ impl<'a> Block<'a> {
 fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, Problem> {
     value
         .as_str()
-        .ok_or_else(|| wrong_type(path(), "a string", value))
+        .ok_or_else(|| Problem::wrong_type(path(), "a string", value))
 }
 
 /// Checks that `name`, the value at `path`, is the name of a Kubernetes object (an RFC 1123 subdomain).
@@ -340,12 +359,11 @@ pub fn object_name(name: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edges = name.starts_with(['-', '.']) || name.ends_with(['-', '.']);
     if name.is_empty() || name.len() > 253 || edges || !name.chars().all(legal) {
-        let expected = "the name of a Kubernetes object";
-        return Err(Problem::Value {
+        return Err(Problem::value(
             path,
-            found: name.to_owned(),
-            expected: expected.into(),
-        });
+            name,
+            "the name of a Kubernetes object",
+        ));
     }
     Ok(name.to_owned())
 }
@@ -379,11 +397,7 @@ fn checked_label(text: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     if !text.chars().all(legal) {
         let expected = "made of letters, digits, '-', '_', '.' and '/'";
-        return Err(Problem::Value {
-            path,
-            found: text.to_owned(),
-            expected: expected.into(),
-        });
+        return Err(Problem::value(path, text, expected));
     }
     Ok(text.to_owned())
 }
@@ -435,14 +449,6 @@ fn closeness(a: &str, b: &str) -> f64 {
         return 0.0;
     }
     strsim::normalized_damerau_levenshtein(&a.to_lowercase(), &b.to_lowercase())
-}
-
-fn wrong_type(path: String, expected: &'static str, found: &Value) -> Problem {
-    Problem::Type {
-        path,
-        expected,
-        found: type_name(found),
-    }
 }
 
 #[cfg(test)]

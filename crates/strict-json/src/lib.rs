@@ -72,6 +72,30 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// The value `found` at `path` is not `expected`.
+    pub fn value(
+        path: impl Into<String>,
+        found: impl Into<String>,
+        expected: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (path, found, expected) = (path.into(), found.into(), expected.into());
+        Self::Value {
+            path,
+            found,
+            expected,
+        }
+    }
+
+    /// The value `found` at `path` has another type than the `expected` one.
+    #[must_use]
+    pub fn wrong_type(path: String, expected: &'static str, found: &Value) -> Self {
+        Self::Type {
+            path,
+            expected,
+            found: type_name(found),
+        }
+    }
+
     /// Path of the key that the problem is in.
     #[must_use]
     pub fn path(&self) -> &str {

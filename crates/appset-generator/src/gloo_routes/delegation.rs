@@ -53,7 +53,7 @@ pub(super) struct Delegation<'s> {
 
 /// What the delegating tables give to a table.
 struct Above {
-    place: Place,
+    place: Served,
     parents: usize,
     /// Whether all delegating tables have a place. In a cycle and below it they have none.
     is_complete: bool,
@@ -61,7 +61,7 @@ struct Above {
 
 /// The hosts at which a table is served, and the prefixes of its paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Served {
     /// The hosts of each root table that delegates to it, or its own hosts.
     pub(super) hosts: Vec<String>,
     /// Whether `hosts` is complete.
@@ -120,7 +120,7 @@ impl<'s> Delegation<'s> {
     }
 
     /// Returns the place of `table`.
-    pub(super) fn place(&mut self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Place {
+    pub(super) fn place(&mut self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Served {
         // The places above come first. A list instead of a recursion, since a chain may be longer than the stack.
         let mut open = vec![self.selecting(table)];
         while let Some(selectors) = open.last().cloned() {
@@ -146,7 +146,7 @@ impl<'s> Delegation<'s> {
     }
 
     /// Returns the place of a table that is neither in a cycle nor below one, once the places above it are known.
-    fn known(&self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Option<Place> {
+    fn known(&self, table: &'s RouteTableDoc, spec: &RouteTableSpec) -> Option<Served> {
         let above = self.above.get(&self.selecting(table))?.as_ref();
         let above = above.filter(|above| above.is_complete)?;
         Some(above.place(table, spec))
@@ -159,11 +159,11 @@ impl<'s> Delegation<'s> {
         spec: &RouteTableSpec,
         below: &mut Vec<&'s ObjectKey>,
         steps: &mut usize,
-    ) -> Place {
+    ) -> Served {
         if below.contains(&table.key()) {
-            return Place {
+            return Served {
                 problems: BTreeSet::from([CYCLE]),
-                ..Place::default()
+                ..Served::default()
             };
         }
         below.push(table.key());
@@ -203,9 +203,8 @@ impl<'s> Delegation<'s> {
     ) -> BTreeMap<usize, Vec<&'s HttpRoute>> {
         let mut parents = BTreeMap::<_, Vec<_>>::new();
         for (namespace, name, labels) in selectors {
-            let routes = self
-                .routes
-                .get(&(*namespace, *name, labels.first_key_value()));
+            let found_by = (*namespace, *name, labels.first_key_value());
+            let routes = self.routes.get(&found_by);
             let routes = routes.and_then(|routes| routes.get(labels));
             let routes = routes.into_iter().flatten().take(most.saturating_add(1));
             for (parent, route) in routes {
@@ -220,12 +219,12 @@ impl<'s> Delegation<'s> {
         &self,
         selectors: &Selectors<'s>,
         most: usize,
-        mut place_of: impl FnMut(&'s RouteTableDoc, &'s RouteTableSpec, usize) -> Option<Place>,
+        mut place_of: impl FnMut(&'s RouteTableDoc, &'s RouteTableSpec, usize) -> Option<Served>,
     ) -> Above {
         let mut joined = Above {
-            place: Place {
+            place: Served {
                 hosts_known: true,
-                ..Place::default()
+                ..Served::default()
             },
             parents: 0,
             is_complete: true,
@@ -237,8 +236,7 @@ impl<'s> Delegation<'s> {
             let Some(above) = above else {
                 joined.is_complete = false;
                 joined.parents = usize::MAX;
-                place.hosts_known = false;
-                place.problems.insert(CYCLE);
+                place.lack_hosts(CYCLE);
                 break;
             };
             joined.parents += 1;
@@ -251,17 +249,15 @@ impl<'s> Delegation<'s> {
             }
             for before in &above.prefixes {
                 let matchers = routes.iter().flat_map(|route| matchers(route));
-                place
-                    .prefixes
-                    .extend(matchers.map(|matcher| before.then(matcher)));
+                let prefixes = matchers.map(|matcher| before.then(matcher));
+                place.prefixes.extend(prefixes);
             }
         }
         if place.prefixes.len() > MOST_PREFIXES {
             let prefixes = std::mem::take(&mut place.prefixes).into_iter();
             place.prefixes = prefixes.take(MOST_PREFIXES).collect();
-            place
-                .problems
-                .insert("more than 256 combinations of matchers delegate to the table");
+            let problem = "more than 256 combinations of matchers delegate to the table";
+            place.problems.insert(problem);
         }
         joined
     }
@@ -269,43 +265,36 @@ impl<'s> Delegation<'s> {
 
 impl Above {
     /// Returns the place of one of the tables below.
-    fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Place {
+    fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Served {
         let (mut place, parents) = (self.place.clone(), self.parents);
         let status = table.status().unwrap_or_default();
         let expected = status.num_parent_route_tables;
         if expected.is_some_and(|expected| usize::try_from(expected).is_ok_and(|it| it > parents)) {
-            place.hosts_known = false;
-            place
-                .problems
-                .insert("a table that delegates to it cannot be read");
+            place.lack_hosts("a table that delegates to it cannot be read");
         }
         if !spec.hosts.is_empty() {
             if parents > 0 {
-                place
-                    .problems
-                    .insert("a table to which others delegate must not have hosts");
+                let problem = "a table to which others delegate must not have hosts";
+                place.problems.insert(problem);
             }
             place.hosts = spec.hosts.clone();
             place.hosts_known = true;
-            place.prefixes = BTreeSet::from([Prefix {
-                text: String::new(),
-                is_known: true,
-            }]);
+            place.prefixes = Prefix::none(true);
         } else if parents == 0 {
-            place.hosts_known = false;
-            place
-                .problems
-                .insert("it has no hosts, and no readable table delegates to it");
-            place.prefixes = BTreeSet::from([Prefix {
-                text: String::new(),
-                is_known: false,
-            }]);
+            place.lack_hosts("it has no hosts, and no readable table delegates to it");
+            place.prefixes = Prefix::none(false);
         }
         place
     }
 }
 
-impl Place {
+impl Served {
+    /// Notes why not all hosts are known.
+    fn lack_hosts(&mut self, problem: &'static str) {
+        self.hosts_known = false;
+        self.problems.insert(problem);
+    }
+
     /// Returns the paths of a route of the table, and whether there are more than the limit.
     pub(super) fn paths(&self, route: &HttpRoute) -> (Vec<Path>, bool) {
         let mut paths = Vec::new();
@@ -320,6 +309,12 @@ impl Place {
 }
 
 impl Prefix {
+    /// Returns the only prefix of a table to which no route delegates.
+    fn none(is_known: bool) -> BTreeSet<Self> {
+        let text = String::new();
+        BTreeSet::from([Self { text, is_known }])
+    }
+
     /// Appends the matcher of a delegating route.
     fn then(&self, matcher: Option<&HttpRequestMatcher>) -> Self {
         let path = self.path(matcher);

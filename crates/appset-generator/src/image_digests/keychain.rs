@@ -191,10 +191,9 @@ fn credentials(
     }
     let (user, password) = match (text("auth"), text("username"), text("password")) {
         (Some(auth), _, _) => {
-            let decoded = decode(auth).ok_or_else(|| KeychainError::Auth(key.to_owned()))?;
-            let (user, password) = decoded
-                .split_once(':')
-                .ok_or_else(|| KeychainError::Auth(key.to_owned()))?;
+            let decoded = decode(auth);
+            let pair = decoded.as_ref().and_then(|text| text.split_once(':'));
+            let (user, password) = pair.ok_or_else(|| KeychainError::Auth(key.to_owned()))?;
             (user.to_owned(), password.trim_end_matches('\0').to_owned())
         }
         (None, user, Some(password)) => (user.unwrap_or_default().to_owned(), password.to_owned()),

@@ -226,7 +226,7 @@ mod tests {
     #[track_caller]
     fn check(entries: &[Value], platform: &str, expect: &str) {
         let index = json!({"schemaVersion": 2, "manifests": entries}).to_string();
-        let platform = Platform::parse(platform, "platform").unwrap();
+        let platform = Platform::parse(platform).unwrap();
         let shown = match choose(index.as_bytes(), &platform).unwrap() {
             Choice::Image { .. } => "image".to_owned(),
             Choice::Child(digest) => digest.as_str()[7..8].to_owned(),
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_configuration_of_a_single_image_has_its_platform() {
-        let platform = Platform::parse("linux/arm64", "platform").unwrap();
+        let platform = Platform::parse("linux/arm64").unwrap();
         let image =
             json!({"schemaVersion": 2, "config": {"digest": name('c').as_str()}}).to_string();
         let configuration = name('c');

@@ -46,25 +46,22 @@ pub enum Proof {
 impl Proof {
     /// Returns the default for the registry `host`.
     pub(super) fn of_host(host: &str) -> Self {
-        const EXACTLY: [&str; 5] = [
+        const HOSTS: [&str; 11] = [
             "docker.io",
             "quay.io",
             "registry.gitlab.com",
             "public.ecr.aws",
             "gcr.io",
-        ];
-        const BELOW: [&str; 3] = [".azurecr.io", ".pkg.dev", ".gcr.io"];
-        let is_ecr = [
+            "*.gcr.io",
+            "*.azurecr.io",
+            "*.pkg.dev",
             "*.dkr.ecr.*.amazonaws.com",
             "*.dkr.ecr-fips.*.amazonaws.com",
             "*.dkr.ecr.*.amazonaws.com.cn",
-        ]
-        .iter()
-        .any(|pattern| matches(pattern, host));
-        if EXACTLY.contains(&host) || BELOW.iter().any(|end| host.ends_with(end)) || is_ecr {
-            Self::Authorized
-        } else {
-            Self::TagList
+        ];
+        match HOSTS.iter().any(|pattern| matches(pattern, host)) {
+            true => Self::Authorized,
+            false => Self::TagList,
         }
     }
 }
@@ -96,24 +93,18 @@ pub(super) fn check_host(text: &str, path: String) -> Result<(), Problem> {
     if is_port && (is_name || is_literal) {
         return Ok(());
     }
-    Err(Problem::Value {
-        path,
-        found: text.to_owned(),
-        expected: "hosts, each with a port if needed, without scheme, user and path".into(),
-    })
+    let expected = "hosts, each with a port if needed, without scheme, user and path";
+    Err(Problem::value(path, text, expected))
 }
 
 /// Checks the path of a repository: each part begins and ends with a letter or digit (OCI distribution specification, "Pulling
 /// manifests").
 pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
-    if !is_repository(text) {
-        return Err(Problem::Value {
-            path,
-            found: text.to_owned(),
-            expected: "the path of a repository, without registry and tag".into(),
-        });
+    if is_repository(text) {
+        return Ok(text.to_owned());
     }
-    Ok(text.to_owned())
+    let expected = "the path of a repository, without registry and tag";
+    Err(Problem::value(path, text, expected))
 }
 
 /// Whether `text` is the path of a repository.
@@ -139,19 +130,15 @@ pub(crate) const fn is_tag_character(c: char) -> bool {
 
 /// Checks that `text` is a legal tag.
 pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
-    if !is_tag(text) {
-        let expected = if text.contains('/') {
-            "a tag, which cannot contain '/': use branch_slug or head_short_sha_7, as the build does"
-        } else {
-            "a tag: letters, digits, '_', '.' and '-', at most 128"
-        };
-        return Err(Problem::Value {
-            path: "tag".to_owned(),
-            found: text.to_owned(),
-            expected: expected.into(),
-        });
+    if is_tag(text) {
+        return Ok(());
     }
-    Ok(())
+    let expected = if text.contains('/') {
+        "a tag, which cannot contain '/': use branch_slug or head_short_sha_7, as the build does"
+    } else {
+        "a tag: letters, digits, '_', '.' and '-', at most 128"
+    };
+    Err(Problem::value("tag", text, expected))
 }
 
 /// The longest platform, in bytes. It stays in the caches of digests.
@@ -169,18 +156,16 @@ pub struct Platform {
 
 impl Platform {
     /// Parses a platform such as `linux/arm64` or `linux/arm/v7`.
-    pub(super) fn parse(text: &str, path: &str) -> Result<Self, Problem> {
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
         let parts: Vec<_> = text.split('/').collect();
         let legal = text.len() <= MAX_PLATFORM && !parts.iter().any(|part| part.is_empty());
         match parts.as_slice() {
             [os, architecture] if legal => Ok(Self::new(os, architecture, "")),
             [os, architecture, variant] if legal => Ok(Self::new(os, architecture, variant)),
-            _ => Err(Problem::Value {
-                path: path.to_owned(),
-                found: text.to_owned(),
-                expected: "a system and an architecture, such as linux/amd64 or linux/arm/v7"
-                    .into(),
-            }),
+            _ => {
+                let expected = "a system and an architecture, such as linux/amd64 or linux/arm/v7";
+                Err(Problem::value("platform", text, expected))
+            }
         }
     }
 
@@ -302,7 +287,7 @@ mod tests {
     }
 
     fn platform(text: &str) -> Platform {
-        Platform::parse(text, "platform").unwrap()
+        Platform::parse(text).unwrap()
     }
 
     #[test]
@@ -326,7 +311,7 @@ mod tests {
         }
         let long = format!("linux/{}", "x".repeat(60));
         for text in ["linux", "linux/", "/amd64", "linux/arm/v7/x", "", &long] {
-            assert!(Platform::parse(text, "platform").is_err(), "{text}");
+            assert!(Platform::parse(text).is_err(), "{text}");
         }
     }
 
