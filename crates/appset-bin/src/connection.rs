@@ -3,10 +3,13 @@
 //! hyper limits the time until the head of the next request. No library limits the time of a whole answer, which a client may
 //! read slowly, or chooses a connection to close when there are too many.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 /// The state of a connection, which its task shares with the task that accepts connections.
 #[derive(Debug, Default)]
@@ -44,9 +47,18 @@ impl Phase {
         self.state().is_served = true;
     }
 
-    /// Returns until when the pending answer must be written, if there is one.
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.state().until
+    /// Completes when the time for the pending answer has passed. `timer` is set to it on each poll.
+    pub(crate) async fn late(&self, mut timer: Pin<&mut Sleep>) {
+        let late = poll_fn(|context| {
+            let Some(until) = self.state().until else {
+                return Poll::Pending;
+            };
+            if timer.deadline() != until {
+                timer.as_mut().reset(until);
+            }
+            timer.as_mut().poll(context)
+        });
+        late.await;
     }
 
     /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because an answer is pending.
@@ -79,7 +91,7 @@ mod tests {
         let phase = Arc::new(Phase::default());
         assert_eq!(phase.priority(), Some(Priority::Unknown));
         let pending = phase.begin(Duration::from_secs(30));
-        assert!(phase.priority().is_none() && phase.until().is_some());
+        assert!(phase.priority().is_none() && phase.state().until.is_some());
         drop(pending);
         assert_eq!(phase.priority(), Some(Priority::Unknown));
         let pending = phase.begin(Duration::from_secs(30));
@@ -87,7 +99,7 @@ mod tests {
         assert_eq!(phase.priority(), None);
         drop(pending);
         assert_eq!(
-            (phase.priority(), phase.until()),
+            (phase.priority(), phase.state().until),
             (Some(Priority::Idle), None)
         );
         assert!(Priority::Unknown < Priority::Idle);

@@ -4,7 +4,7 @@
 //! serve, connection: connections, TLS, drain
 //!   -> api, shares, compute: one call, bounded and logged; what one token may hold; work on the processors
 //!     -> appset_generator: resolve the request to a query
-//!     -> registries, objects: look up what the query needs
+//!     -> sources, with registries and objects: look up what the query needs
 //!     -> appset_generator: compute the answer
 //! ```
 
@@ -21,16 +21,20 @@ mod registries;
 mod serve;
 mod service;
 mod shares;
+mod sources;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 pub use commands::{CommandLine, Flags};
+use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tracing::level_filters::LevelFilter;
@@ -52,6 +56,21 @@ fn user_agent() -> String {
     route_store::user_agent(env!("CARGO_PKG_NAME"), VERSION)
 }
 
+/// Makes a store for a cluster without connecting to it.
+fn store(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    request_timeout: Duration,
+) -> KubeRouteStore {
+    KubeRouteStore::new(KubeAccess {
+        kubeconfig,
+        context,
+        user_agent: user_agent(),
+        request_timeout,
+        limits: RequestLimits::default(),
+    })
+}
+
 /// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
     let flags = match (&line.command, &line.flags) {
@@ -62,18 +81,14 @@ pub fn run(line: &CommandLine) -> ExitCode {
     let Ok(_log) = start_logging(flags.log_level) else {
         return ExitCode::FAILURE;
     };
-    match runtime().and_then(|runtime| runtime.block_on(serve(flags))) {
+    let served = Runtime::new().map_err(anyhow::Error::from);
+    match served.and_then(|runtime| runtime.block_on(serve(flags))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    Ok(runtime.enable_all().build()?)
 }
 
 /// The number of records that wait to be written. Others are dropped: a log that nobody reads must not stop calls and probes.
@@ -112,7 +127,7 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let ops = listen(flags.ops_listen, "ops")?;
     let closed = |port| service.metrics.closed(port);
     let router = api::ops_router(Arc::clone(&service));
-    let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
+    let ops = Server::start(ops, None, router, Bounds::OPS, closed("ops"));
     let router = api::router(Arc::clone(&service));
     let tls = service.certificate.clone();
     let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));

@@ -13,15 +13,15 @@ use appset_generator::{
     Rollout, Watched,
 };
 use gloo_types::{Document, KubernetesCluster, ObjectKey, Resource, RouteTable, Workspace};
+use kube::core::PartialObjectMeta;
 use route_store::{
-    Change, DirRouteStore, Informer, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits,
-    StoreError, Unknown, WholeDocuments,
+    Change, DirRouteStore, Informer, Keep, Kept, KubeRouteStore, StoreError, Unknown,
+    WholeDocuments,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::TryRecvError;
 
-use crate::Flags;
+use crate::commands::ObjectFlags;
 
 /// The name for all namespaces in a configuration.
 const ALL: &str = "*";
@@ -32,9 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The objects of all clusters.
 pub(crate) struct Objects {
-    kubeconfig: Option<PathBuf>,
-    context: Option<String>,
-    dir: Option<PathBuf>,
+    flags: ObjectFlags,
     clusters: Mutex<BTreeMap<String, Arc<Cluster>>>,
 }
 
@@ -76,41 +74,34 @@ pub(crate) struct Report {
 
 impl Objects {
     /// Makes the value without connecting to a cluster.
-    pub(crate) fn new(flags: &Flags) -> Self {
+    pub(crate) fn new(flags: ObjectFlags) -> Self {
         Self {
-            kubeconfig: flags.kubeconfig.clone(),
-            context: flags.context.clone(),
-            dir: flags.objects_dir.clone(),
+            flags,
             clusters: Mutex::default(),
         }
     }
 
     /// Watches the objects that the configuration needs, and stops all other watches.
     pub(crate) fn watch(&self, config: &Config) {
-        let nothing = Namespaces::default();
-        let mut watched = config.watched(&nothing);
+        let mut known = Namespaces::default();
+        let watched = config.watched(&known);
         let mut clusters = self.lock();
-        clusters.retain(|name, _| watched.contains_key(name));
-        for name in watched.keys() {
+        clusters.retain(|name, cluster| {
             let origin = self.origin(config.clusters(), name);
-            if clusters.get(name).is_none_or(|it| it.origin != origin) {
-                clusters.insert(name.clone(), Arc::new(Cluster::new(origin)));
-            }
-        }
-        let by_label = watched.iter().filter(|(_, it)| it.namespaces);
-        let by_label: Vec<_> = by_label.map(|(name, _)| name.clone()).collect();
-        if !by_label.is_empty() {
-            let mut known = Namespaces::default();
-            for name in by_label {
+            watched.contains_key(name) && cluster.origin == origin
+        });
+        for (name, watched) in watched {
+            let new = || Arc::new(Cluster::new(self.origin(config.clusters(), &name)));
+            let cluster = clusters.entry(name.clone()).or_insert_with(new);
+            if watched.namespaces {
                 // Stale labels count as well: a namespace is watched until the API server reports that it is deleted.
-                let labels = clusters.get(&name).map(|it| it.namespaces.last_known());
-                known.insert(&name, Ok(labels_by_name(labels.unwrap_or_default())));
+                let namespaces = cluster.namespaces.last_known();
+                known.insert(&name, Ok(labels_by_name(namespaces)));
             }
-            watched = config.watched(&known);
         }
-        for (name, cluster) in clusters.iter() {
-            if let Some(watched) = watched.get(name) {
-                cluster.watch(watched);
+        for (name, watched) in config.watched(&known) {
+            if let Some(cluster) = clusters.get(&name) {
+                cluster.watch(&watched);
             }
         }
     }
@@ -119,19 +110,12 @@ impl Objects {
     pub(crate) async fn namespaces(&self, config: &Config) -> Namespaces {
         let mut known = Namespaces::default();
         for (name, watched) in config.watched(&known) {
-            if !watched.namespaces {
-                continue;
+            if watched.namespaces {
+                let all = [ALL.to_owned()];
+                let namespaces = self.of(config, &name, &all, |it| &it.namespaces).await;
+                let namespaces = namespaces.map(labels_by_name);
+                known.insert(&name, namespaces.map_err(|why| why.to_string()));
             }
-            let cluster = self.cluster(&name);
-            let namespaces = match &cluster {
-                Ok(cluster) => cluster.namespaces.all(&[ALL.to_owned()]).await,
-                Err(why) => Err(why.clone()),
-            };
-            let namespaces = namespaces.map(labels_by_name);
-            known.insert(
-                &name,
-                namespaces.map_err(|why| of_cluster(config.clusters(), &name, why).to_string()),
-            );
         }
         known
     }
@@ -147,27 +131,52 @@ impl Objects {
         kind: impl Fn(&Cluster) -> &Kind<WholeDocuments<K>>,
     ) -> Result<ByCluster<K>, Failure> {
         let mut found = ByCluster::new();
-        for place in places {
-            let cluster = self.cluster(&place.cluster)?;
-            let objects = kind(&cluster).all(&place.namespaces).await;
-            let objects =
-                objects.map_err(|why| of_cluster(config.clusters(), &place.cluster, why))?;
-            found.insert(place.cluster.clone(), objects);
+        for Place {
+            cluster,
+            namespaces,
+        } in places
+        {
+            let objects = self.of(config, cluster, namespaces, &kind).await?;
+            found.insert(cluster.clone(), objects);
         }
         Ok(found)
+    }
+
+    /// Returns all objects of a kind in namespaces of one cluster.
+    async fn of<K: Keep>(
+        &self,
+        config: &Config,
+        cluster: &str,
+        namespaces: &[String],
+        kind: impl Fn(&Cluster) -> &Kind<K>,
+    ) -> Result<Vec<Arc<K::Kept>>, Failure>
+    where
+        K::Kept: From<Document<K::Kind>>,
+    {
+        let Some(found) = self.lock().get(cluster).map(Arc::clone) else {
+            return Err(Failure::NotReady(format!(
+                "cluster {cluster} has just been removed from the configuration"
+            )));
+        };
+        let objects = kind(&found).all(namespaces).await;
+        objects.map_err(|why| of_cluster(config, cluster, why))
     }
 
     /// Whether an object has changed since the last call of this function.
     pub(crate) fn have_changed(&self) -> bool {
         let clusters = self.lock();
-        let changed = clusters.values().filter(|it| it.has_changed());
-        changed.count() > 0
+        let kinds = clusters.values().flat_map(|cluster| cluster.kinds());
+        // Every kind must be asked, since asking also resets it.
+        kinds.filter(|kind| kind.has_changed()).count() > 0
     }
 
     /// Returns the state of all watches.
     pub(crate) fn report(&self) -> Vec<Report> {
         let clusters = self.lock();
-        let reports = clusters.iter().flat_map(|(name, it)| it.report(name));
+        let reports = clusters.iter().flat_map(|(name, cluster)| {
+            let kinds = cluster.kinds().into_iter();
+            kinds.flat_map(|kind| kind.report(name))
+        });
         reports.collect()
     }
 
@@ -178,43 +187,35 @@ impl Objects {
             let clusters = self.lock().clone();
             clusters.into_iter().find_map(|(name, cluster)| {
                 let why = Failure::NotReady(part(&cluster)?);
-                Some(of_cluster(config.clusters(), &name, why).to_string())
+                Some(of_cluster(config, &name, why).to_string())
             })
         };
         unsynced(|it| it.namespaces.unsynced()).or_else(|| {
             self.watch(config);
-            unsynced(Cluster::unsynced)
-        })
-    }
-
-    fn cluster(&self, name: &str) -> Result<Arc<Cluster>, Failure> {
-        let cluster = self.lock().get(name).map(Arc::clone);
-        cluster.ok_or_else(|| {
-            Failure::NotReady(format!(
-                "cluster {name} has just been removed from the configuration"
-            ))
+            unsynced(|it| it.kinds().into_iter().find_map(Watch::unsynced))
         })
     }
 
     /// Returns the origin of the objects of a cluster. Unset fields of the configuration inherit from the flags.
     fn origin(&self, clusters: &Clusters, name: &str) -> Origin {
-        let unset = ClusterAccess::default();
         let (access, below) = match clusters {
-            Clusters::One(_) => (&unset, None),
-            Clusters::Several(several) => (several.get(name).unwrap_or(&unset), Some(name)),
+            Clusters::One(_) => (None, None),
+            Clusters::Several(several) => (several.get(name), Some(name)),
         };
-        if let Some(dir) = &self.dir {
+        if let Some(dir) = &self.flags.objects_dir {
             return Origin::Dir(below.map_or_else(|| dir.clone(), |name| dir.join(name)));
         }
-        let kubeconfig = access.kubeconfig.as_ref().map(PathBuf::from);
-        // The context of the flags belongs to the kubeconfig of the flags.
-        let context = match &access.kubeconfig {
-            Some(_) => access.context.clone(),
-            None => access.context.clone().or_else(|| self.context.clone()),
-        };
-        Origin::Cluster {
-            kubeconfig: kubeconfig.or_else(|| self.kubeconfig.clone()),
+        let ClusterAccess {
+            kubeconfig,
             context,
+        } = access.cloned().unwrap_or_default();
+        // The context of the flags belongs to the kubeconfig of the flags.
+        let inherited = self.flags.context.clone();
+        let inherited = inherited.filter(|_| kubeconfig.is_none());
+        let kubeconfig = kubeconfig.map(PathBuf::from);
+        Origin::Cluster {
+            kubeconfig: kubeconfig.or_else(|| self.flags.kubeconfig.clone()),
+            context: context.or(inherited),
         }
     }
 
@@ -224,16 +225,23 @@ impl Objects {
 }
 
 /// Adds the name of the cluster to `why` if the configuration has several clusters.
-fn of_cluster(clusters: &Clusters, name: &str, why: Failure) -> Failure {
-    match clusters {
+fn of_cluster(config: &Config, name: &str, why: Failure) -> Failure {
+    match config.clusters() {
         Clusters::One(_) => why,
         Clusters::Several(_) => why.in_cluster(name),
     }
 }
 
 impl Cluster {
+    /// Makes the value without connecting to the cluster.
     fn new(origin: Origin) -> Self {
-        let store = Store::new(&origin);
+        let store = match origin.clone() {
+            Origin::Dir(dir) => Store::Dir(DirRouteStore::new(dir)),
+            Origin::Cluster {
+                kubeconfig,
+                context,
+            } => Store::Cluster(Arc::new(crate::store(kubeconfig, context, REQUEST_TIMEOUT))),
+        };
         Self {
             origin,
             route_tables: Kind::new(&store, WholeDocuments::default()),
@@ -253,34 +261,14 @@ impl Cluster {
         self.namespaces.watch(&namespaces.into_iter().collect());
     }
 
-    fn has_changed(&self) -> bool {
-        // Every kind must be asked, since asking also resets it.
-        let kinds = [
-            self.route_tables.has_changed(),
-            self.rollouts.has_changed(),
-            self.workspaces.has_changed(),
-            self.clusters.has_changed(),
-            self.namespaces.has_changed(),
-        ];
-        kinds.contains(&true)
-    }
-
-    fn report(&self, cluster: &str) -> Vec<Report> {
-        let mut reports = self.route_tables.report(cluster);
-        reports.extend(self.rollouts.report(cluster));
-        reports.extend(self.workspaces.report(cluster));
-        reports.extend(self.clusters.report(cluster));
-        reports.extend(self.namespaces.report(cluster));
-        reports
-    }
-
-    /// Returns why the first list of a kind is missing, if one is. Namespaces are not considered.
-    fn unsynced(&self) -> Option<String> {
-        let unsynced = self.route_tables.unsynced();
-        unsynced
-            .or_else(|| self.rollouts.unsynced())
-            .or_else(|| self.workspaces.unsynced())
-            .or_else(|| self.clusters.unsynced())
+    fn kinds(&self) -> [&dyn Watch; 5] {
+        [
+            &self.route_tables,
+            &self.rollouts,
+            &self.workspaces,
+            &self.clusters,
+            &self.namespaces,
+        ]
     }
 }
 
@@ -288,25 +276,6 @@ impl Cluster {
 enum Store {
     Dir(DirRouteStore),
     Cluster(Arc<KubeRouteStore>),
-}
-
-impl Store {
-    /// Makes the store without reading from it.
-    fn new(origin: &Origin) -> Self {
-        match origin {
-            Origin::Dir(dir) => Self::Dir(DirRouteStore::new(dir)),
-            Origin::Cluster {
-                kubeconfig,
-                context,
-            } => Self::Cluster(Arc::new(KubeRouteStore::new(KubeAccess {
-                kubeconfig: kubeconfig.clone(),
-                context: context.clone(),
-                user_agent: crate::user_agent(),
-                request_timeout: REQUEST_TIMEOUT,
-                limits: RequestLimits::default(),
-            }))),
-        }
-    }
 }
 
 impl<K: Keep> Kind<K>
@@ -329,26 +298,23 @@ where
         let is_all = namespaces.iter().any(|namespace| namespace == ALL);
         match self {
             Self::Dir(dir) => {
-                let objects = dir.objects::<K::Kind>().await.map_err(|error| {
+                let mut objects = dir.objects::<K::Kind>().await.map_err(|error| {
                     let error = anyhow::Error::from(error);
                     Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
                 })?;
-                let objects = objects.into_iter();
-                let objects =
-                    objects.filter(|it| is_all || namespaces.contains(&it.key().namespace));
-                Ok(objects.map(|it| Arc::new(it.into())).collect())
-            }
-            Self::Cluster(informer, _) if is_all => {
-                let objects = informer.checked(STALE);
-                objects.map_err(|why| Failure::NotReady(unknown::<K::Kind>(None, &why)))
+                objects.retain(|it| is_all || namespaces.contains(&it.key().namespace));
+                Ok(objects.into_iter().map(|it| Arc::new(it.into())).collect())
             }
             Self::Cluster(informer, _) => {
+                let scopes = match is_all {
+                    true => vec![None],
+                    false => namespaces.iter().map(|it| Some(it.as_str())).collect(),
+                };
                 let mut all = Vec::new();
-                for namespace in namespaces {
-                    let objects = informer.objects(namespace, STALE);
-                    all.extend(objects.map_err(|why| {
-                        Failure::NotReady(unknown::<K::Kind>(Some(namespace), &why))
-                    })?);
+                for scope in scopes {
+                    let objects = known(informer, scope);
+                    let unknown = |why| Failure::NotReady(unknown::<K::Kind>(scope, &why));
+                    all.extend(objects.map_err(unknown)?);
                 }
                 Ok(all)
             }
@@ -363,22 +329,6 @@ where
         }
     }
 
-    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
-    fn has_changed(&self) -> bool {
-        let Self::Cluster(_, changes) = self else {
-            return true;
-        };
-        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut has_changed = false;
-        while !matches!(
-            changes.try_recv(),
-            Err(TryRecvError::Empty | TryRecvError::Closed)
-        ) {
-            has_changed = true;
-        }
-        has_changed
-    }
-
     fn watch(&self, namespaces: &BTreeSet<String>) {
         match self {
             // A watch of all namespaces includes those that other sources name.
@@ -387,23 +337,56 @@ where
             Self::Dir(_) => {}
         }
     }
+}
+
+/// Returns the objects in a namespace, or in all.
+fn known<K: Keep>(
+    informer: &Informer<K>,
+    namespace: Option<&str>,
+) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+    match namespace {
+        Some(namespace) => informer.objects(namespace, STALE),
+        None => informer.checked(STALE),
+    }
+}
+
+/// What the watches of any kind have in common.
+trait Watch {
+    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
+    fn has_changed(&self) -> bool;
+
+    /// Returns the state of each watch.
+    fn report(&self, cluster: &str) -> Vec<Report>;
+
+    /// Returns why the first list of a watch is missing, if one is.
+    fn unsynced(&self) -> Option<String>;
+}
+
+impl<K: Keep> Watch for Kind<K> {
+    fn has_changed(&self) -> bool {
+        let Self::Cluster(_, changes) = self else {
+            return true;
+        };
+        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_changed = !changes.is_empty();
+        if has_changed {
+            *changes = changes.resubscribe();
+        }
+        has_changed
+    }
 
     fn report(&self, cluster: &str) -> Vec<Report> {
         let Self::Cluster(informer, _) = self else {
             return Vec::new();
         };
         let scopes = informer.status().scopes.into_iter();
-        let reports = scopes.map(|scope| {
-            let objects = match &scope.namespace {
-                Some(namespace) => informer.objects(namespace, STALE).ok(),
-                None => informer.checked(STALE).ok(),
-            };
-            Report {
-                cluster: cluster.to_owned(),
-                kind: K::Kind::KIND,
-                namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
-                objects: objects.map(|objects| objects.len()),
-            }
+        let reports = scopes.map(|scope| Report {
+            cluster: cluster.to_owned(),
+            kind: K::Kind::KIND,
+            objects: known(informer, scope.namespace.as_deref())
+                .ok()
+                .map(|objects| objects.len()),
+            namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
         });
         reports.collect()
     }
@@ -412,14 +395,10 @@ where
         let Self::Cluster(informer, _) = self else {
             return None;
         };
-        informer.status().scopes.into_iter().find_map(|scope| {
-            let why = match scope.problem {
-                _ if scope.is_synced => return None,
-                Some(error) => Unknown::Failed(error),
-                None => Unknown::NoAnswer,
-            };
-            Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
-        })
+        let mut scopes = informer.status().scopes.into_iter();
+        let scope = scopes.find(|scope| !scope.is_synced)?;
+        let why = scope.problem.map_or(Unknown::NoAnswer, Unknown::Failed);
+        Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
     }
 }
 
@@ -490,18 +469,12 @@ impl Keep for NamespaceKeeper {
         &self,
         object: &str,
     ) -> Result<LabelledNamespace, Box<dyn std::error::Error + Send + Sync>> {
-        let object: Value = serde_json::from_str(object)?;
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-        let labels = object
-            .pointer("/metadata/labels")
-            .filter(|it| !it.is_null());
-        let labels = labels.cloned();
+        let object: PartialObjectMeta = serde_json::from_str(object)?;
+        let metadata = object.metadata;
         Ok(LabelledNamespace {
-            key: ObjectKey::new("", text("/metadata/name").unwrap_or_default()),
-            version: text("/metadata/resourceVersion")
-                .unwrap_or_default()
-                .to_owned(),
-            labels: serde_json::from_value(labels.unwrap_or_else(|| Value::Object(Map::new())))?,
+            key: ObjectKey::new("", metadata.name.unwrap_or_default()),
+            version: metadata.resource_version.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
         })
     }
 }
@@ -593,11 +566,12 @@ mod tests {
 
     #[test]
     fn unset_fields_of_a_cluster_inherit_from_the_flags() {
-        let objects = |dir: Option<&str>| Objects {
-            kubeconfig: Some("/flags".into()),
-            context: Some("main".to_owned()),
-            dir: dir.map(PathBuf::from),
-            clusters: Mutex::default(),
+        let objects = |dir: Option<&str>| {
+            Objects::new(ObjectFlags {
+                kubeconfig: Some("/flags".into()),
+                context: Some("main".to_owned()),
+                objects_dir: dir.map(PathBuf::from),
+            })
         };
         let config = Config::from_yaml(
             "

@@ -12,7 +12,7 @@ use appset_generator::{
 use axum::http::{Method, StatusCode};
 
 use crate::registries::access::{Access, ImageClient, Stop, challenge};
-use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, Question, SHORT, failure};
+use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, SHORT, failure};
 use crate::registries::ttl_cache::TtlCache;
 
 /// The maximum depth of nested indexes.
@@ -23,19 +23,13 @@ const INDEXES: usize = 8;
 /// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
 pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Digest>;
 
-/// The lookup of one image with one set of credentials.
-pub(super) struct Lookup<'a> {
-    pub(super) client: ImageClient<'a>,
-    pub(super) children: &'a Children,
-}
-
-impl Lookup<'_> {
+impl ImageClient<'_> {
     /// Returns the digest, or `None` if the image is missing.
     pub(super) async fn digest(&self) -> Result<Option<Digest>, Stop> {
         const STEP: &str = "waiting for the manifest";
-        let image = self.client.image;
+        let image = self.image;
         let manifest = format!("manifests/{}", image.tag);
-        let (_, first) = self.client.access(&self.url(&manifest)).await?;
+        let (_, first) = self.access(&self.url(&manifest)).await?;
         let is_answer =
             |answer: &Answer| matches!(answer.status(), StatusCode::OK | StatusCode::NOT_FOUND);
         if let Some(answer) = first.filter(is_answer) {
@@ -47,14 +41,14 @@ impl Lookup<'_> {
             StatusCode::OK => match (header_digest(&head), &image.platform) {
                 (Some(digest), None) => return Ok(Some(digest)),
                 (Some(digest), Some(_)) => {
-                    if let Some(child) = self.children.get(&(image.clone(), digest)) {
+                    if let Some(child) = self.caches.children.get(&(image.clone(), digest)) {
                         return Ok(Some(child));
                     }
                 }
                 (None, _) => {}
             },
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::FORBIDDEN => {}
-            _ => return Err(self.client.refused(&head)),
+            _ => return Err(self.refused(&head)),
         }
         let answer = self.ask(Method::GET, &manifest, STEP, MANIFEST).await?;
         self.evaluate(&answer).await
@@ -66,18 +60,18 @@ impl Lookup<'_> {
             (StatusCode::OK, _) => self.of_manifest(answer).await.map(Some),
             (StatusCode::NOT_FOUND, Some(Unknown::Manifest)) => self.missing().await,
             (StatusCode::NOT_FOUND, Some(Unknown::Repository)) => self.without_repository(),
-            _ => Err(self.client.refused(answer)),
+            _ => Err(self.refused(answer)),
         }
     }
 
     async fn of_manifest(&self, answer: &Answer) -> Result<Digest, Stop> {
         check_manifest(answer.body()).map_err(|error| self.failure(error.to_string()))?;
         let own = self.hash(answer)?;
-        let Some(platform) = &self.client.image.platform else {
+        let Some(platform) = &self.image.platform else {
             return Ok(own);
         };
         let child = self.child(platform, answer, &own).await?;
-        if child != own && self.client.image.verifies_child {
+        if child != own && self.image.verifies_child {
             let path = format!("manifests/{}", child.as_str());
             let head = self
                 .ask(Method::HEAD, &path, "waiting for the manifest", SHORT)
@@ -90,8 +84,8 @@ impl Lookup<'_> {
             }
         }
         let hour = std::time::Duration::from_secs(3600);
-        let key = (self.client.image.clone(), own);
-        self.children.put(key, child.clone(), hour);
+        let key = (self.image.clone(), own);
+        self.caches.children.put(key, child.clone(), hour);
         Ok(child)
     }
 
@@ -113,7 +107,7 @@ impl Lookup<'_> {
                     choose(&index, platform).map_err(|error| self.failure(error.to_string()))?;
                 match choice {
                     Choice::Child(child) => return Ok(child),
-                    Choice::Image { .. } if self.client.image.trusts_single => {
+                    Choice::Image { .. } if self.image.trusts_single => {
                         return Ok(own.clone());
                     }
                     Choice::Image { configuration } => {
@@ -164,7 +158,7 @@ impl Lookup<'_> {
     /// Returns the body of a response, after checking that it has the digest.
     fn content(&self, answer: &Answer, digest: &Digest) -> Result<axum::body::Bytes, Stop> {
         if answer.status() != StatusCode::OK {
-            return Err(self.client.refused(answer));
+            return Err(self.refused(answer));
         }
         let hash = sha256(answer.body());
         if hash.as_ref() != Some(digest) {
@@ -196,7 +190,7 @@ impl Lookup<'_> {
 
     /// Checks that the tag is proven to be missing.
     async fn missing(&self) -> Result<Option<Digest>, Stop> {
-        match self.client.image.proof {
+        match self.image.proof {
             Proof::Authorized => Ok(None),
             Proof::None => Err(self.no_proof()),
             Proof::TagList => {
@@ -222,7 +216,7 @@ impl Lookup<'_> {
 
     /// Evaluates a missing repository: nothing was pushed to it yet, or its name is misspelt.
     fn without_repository(&self) -> Result<Option<Digest>, Stop> {
-        let image = self.client.image;
+        let image = self.image;
         if image.proof == Proof::None {
             return Err(self.no_proof());
         }
@@ -241,7 +235,7 @@ impl Lookup<'_> {
     }
 
     fn no_platform(&self, platform: &Platform, there: &BTreeSet<String>) -> Failure {
-        let image = self.client.image;
+        let image = self.image;
         let there: Vec<_> = there.iter().map(String::as_str).collect();
         Failure::MissingPlatform {
             image: format!("{}:{}", image.name(), image.tag),
@@ -261,42 +255,32 @@ impl Lookup<'_> {
         step: &'static str,
         limit: usize,
     ) -> Result<Answer, Stop> {
-        let client = &self.client;
-        let manifest = self.url(&format!("manifests/{}", client.image.tag));
-        let (access, _) = client.access(&manifest).await?;
-        let question = client.question(step, method, self.url(path), None, limit);
-        let answer = self.send(&question, &access).await?;
+        let manifest = self.url(&format!("manifests/{}", self.image.tag));
+        let (access, _) = self.access(&manifest).await?;
+        let question = self.question(step, method, self.url(path), limit);
+        let authorization = self.authorization(&access).await?;
+        let answer = self.transport.ask(&question, authorization).await?;
         let Some(other) = self.renewed(&access, &answer) else {
             return Ok(answer);
         };
-        client.remove_token(&access);
-        let answer = self.send(&question, &other).await?;
+        self.remove_token(&access);
+        let authorization = self.authorization(&other).await?;
+        let answer = self.transport.ask(&question, authorization).await?;
         if path.starts_with("manifests/") && answer.status() != StatusCode::UNAUTHORIZED {
-            client.cache(other);
+            self.cache(other);
         }
         Ok(answer)
     }
 
     /// Returns the URL of `path` in the repository. Docker Hub's API has another host.
     fn url(&self, path: &str) -> String {
-        let image = self.client.image;
+        let image = self.image;
         let scheme = if image.plain_http { "http" } else { "https" };
         let host = match image.registry.as_str() {
             "docker.io" => "registry-1.docker.io",
             host => host,
         };
-        format!("{scheme}://{host}/v2/{}/{path}", self.client.repository())
-    }
-
-    async fn send(&self, question: &Question<'_>, access: &Access) -> Result<Answer, Stop> {
-        let question = Question {
-            authorization: self.client.authorization(access).await?,
-            method: question.method.clone(),
-            url: question.url.clone(),
-            form: None,
-            ..*question
-        };
-        Ok(self.client.transport.ask(&question).await?)
+        format!("{scheme}://{host}/v2/{}/{path}", self.repository())
     }
 
     /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.
@@ -305,7 +289,7 @@ impl Lookup<'_> {
             (StatusCode::UNAUTHORIZED, _) => {
                 let wanted = challenge(answer.headers())?;
                 let is_expired = matches!(&wanted, Access::Bearer(bearer) if bearer.error.as_deref() == Some("invalid_token"));
-                (is_expired || !self.client.is_same(access, &wanted)).then_some(wanted)
+                (is_expired || !self.is_same(access, &wanted)).then_some(wanted)
             }
             // ECR Public sends 400 for an expired token.
             (StatusCode::BAD_REQUEST, Access::Bearer(_)) => Some(access.clone()),
@@ -314,7 +298,7 @@ impl Lookup<'_> {
     }
 
     fn failure(&self, what: impl Into<String>) -> Stop {
-        failure(self.client.image, what).into()
+        failure(self.image, what).into()
     }
 }
 
