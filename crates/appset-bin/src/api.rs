@@ -58,9 +58,8 @@ async fn execute(
     span.record("token", &caller.token);
     let profile = profile.map(|Path(profile)| profile);
     span.record("profile", profile.as_deref().map(cut));
-    let _place = service.place(&caller).await?;
-    let mut memory = service.memory(&caller);
-    let body = read(body, &service, &mut memory).await?;
+    let (_place, mut memory) = service.admit(&caller).await?;
+    let body = read(body, &mut memory).await?;
     let received = Received {
         profile,
         token: caller.token,
@@ -110,8 +109,7 @@ impl FromRequestParts<Arc<Service>> for Caller {
 fn bearer(header: &[u8]) -> Result<&[u8], Failure> {
     const SCHEME: &[u8] = b"bearer";
     match header.split_at_checked(SCHEME.len()) {
-        Some((scheme, [])) if scheme.eq_ignore_ascii_case(SCHEME) => Err(Failure::EmptyToken),
-        Some((scheme, [b' ', token @ ..])) if scheme.eq_ignore_ascii_case(SCHEME) => {
+        Some((scheme, token @ ([] | [b' ', ..]))) if scheme.eq_ignore_ascii_case(SCHEME) => {
             let token = Some(token.trim_ascii()).filter(|token| !token.is_empty());
             token.ok_or(Failure::EmptyToken)
         }
@@ -120,7 +118,7 @@ fn bearer(header: &[u8]) -> Result<&[u8], Failure> {
 }
 
 /// Reads a body, whose size is added to `memory` while it arrives.
-async fn read(body: Body, service: &Service, memory: &mut Share) -> Result<Vec<u8>, Failure> {
+async fn read(body: Body, memory: &mut Share) -> Result<Vec<u8>, Failure> {
     let mut body = Limited::new(body, MAX_BODY);
     let mut read = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -129,7 +127,7 @@ async fn read(body: Body, service: &Service, memory: &mut Share) -> Result<Vec<u
             false => Failure::Body(error.to_string()),
         })?;
         if let Ok(bytes) = frame.into_data() {
-            service.reserve(memory, bytes.len())?;
+            memory.grow(bytes.len())?;
             read.extend_from_slice(&bytes);
         }
     }

@@ -1,7 +1,7 @@
 //! The command line: the flags of the server, and the commands `ask` and `validate`.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,6 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
 
-use crate::live::TokenPlace;
 use crate::metrics::Metrics;
 use crate::sources::Sources;
 
@@ -43,7 +42,7 @@ pub struct CommandLine {
 
 /// The flags of the server.
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("tokens").required(true))]
+#[command(group = ArgGroup::new("tokens").args(["tokens_dir", "token_file"]).required(true))]
 // clap leaves the group of a struct with nested ones empty, and takes an empty group for absent flags.
 #[group(args = ["config"])]
 pub struct Flags {
@@ -53,12 +52,10 @@ pub struct Flags {
 
     /// A directory with one file per token, such as a mounted Secret; a change takes effect within a second, or at SIGHUP.
     #[arg(long, env = "GLOO_APPSET_TOKENS_DIR", value_name = "DIR")]
-    #[arg(group = "tokens")]
     pub(crate) tokens_dir: Option<PathBuf>,
 
     /// A file with the only token, such as /var/run/argo/token; a change takes effect within a second, or at SIGHUP.
     #[arg(long, env = "GLOO_APPSET_TOKEN_FILE", value_name = "FILE")]
-    #[arg(group = "tokens")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// The address for requests of Argo CD.
@@ -186,11 +183,8 @@ pub(crate) fn run(command: &Command) -> ExitCode {
     };
     match outcome {
         Ok(Ok(text)) => {
-            let mut stdout = std::io::stdout();
             // The reader may have closed the pipe.
-            let _ = stdout
-                .write_all(&text)
-                .and_then(|()| stdout.write_all(b"\n"));
+            let _ = std::io::stdout().write_all(&[&text, b"\n".as_slice()].concat());
             ExitCode::SUCCESS
         }
         Ok(Err(why)) => print_error(&why, 1),
@@ -221,13 +215,7 @@ fn config(file: &Path) -> anyhow::Result<Result<Config, String>> {
 
 async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
     let body = match args.body.as_str() {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("stdin cannot be read")?;
-            text
-        }
+        "-" => std::io::read_to_string(std::io::stdin()).context("stdin cannot be read")?,
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
@@ -264,15 +252,6 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
-}
-
-impl Flags {
-    /// Returns where the tokens are. The command line has one of the two flags.
-    pub(crate) fn tokens(&self) -> anyhow::Result<TokenPlace> {
-        let dir = self.tokens_dir.clone().map(TokenPlace::Dir);
-        let file = || self.token_file.clone().map(TokenPlace::File);
-        dir.or_else(file).context("there are no tokens")
-    }
 }
 
 /// The longest time that a flag may have, in seconds.

@@ -23,15 +23,6 @@ struct State {
     is_served: bool,
 }
 
-/// The priority of a connection when one must be evicted. The lowest is evicted first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Priority {
-    /// The connection never had an answer with 2xx.
-    Unknown,
-    /// The connection is waiting for its next request.
-    Idle,
-}
-
 /// An answer is pending until this is dropped.
 pub(crate) struct Pending(Arc<Phase>);
 
@@ -61,14 +52,11 @@ impl Phase {
         late.await;
     }
 
-    /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because an answer is pending.
-    pub(crate) fn priority(&self) -> Option<Priority> {
+    /// Returns whether a request was answered with 2xx, which is why other connections are evicted before this one. Returns `None`
+    /// if it must not be evicted because an answer is pending.
+    pub(crate) fn evictable(&self) -> Option<bool> {
         let state = self.state();
-        match state.until {
-            Some(_) => None,
-            None if state.is_served => Some(Priority::Idle),
-            None => Some(Priority::Unknown),
-        }
+        state.until.is_none().then_some(state.is_served)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,19 +77,15 @@ mod tests {
     #[test]
     fn unknown_clients_are_evicted_first_and_pending_answers_never() {
         let phase = Arc::new(Phase::default());
-        assert_eq!(phase.priority(), Some(Priority::Unknown));
+        assert_eq!(phase.evictable(), Some(false));
         let pending = phase.begin(Duration::from_secs(30));
-        assert!(phase.priority().is_none() && phase.state().until.is_some());
+        assert!(phase.evictable().is_none() && phase.state().until.is_some());
         drop(pending);
-        assert_eq!(phase.priority(), Some(Priority::Unknown));
+        assert_eq!(phase.evictable(), Some(false));
         let pending = phase.begin(Duration::from_secs(30));
         phase.served();
-        assert_eq!(phase.priority(), None);
+        assert_eq!(phase.evictable(), None);
         drop(pending);
-        assert_eq!(
-            (phase.priority(), phase.state().until),
-            (Some(Priority::Idle), None)
-        );
-        assert!(Priority::Unknown < Priority::Idle);
+        assert_eq!((phase.evictable(), phase.state().until), (Some(true), None));
     }
 }

@@ -9,6 +9,7 @@
 //! ```
 
 mod api;
+mod by_key;
 mod commands;
 mod compute;
 mod connection;
@@ -99,6 +100,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<WorkerGuard> {
     let (stderr, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(RECORDS)
         .finish(std::io::stderr());
+    // kube logs every failed request, while the informers log the reason once.
+    let but_kube = Targets::new().with_target("kube_client", LevelFilter::OFF);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
@@ -106,14 +109,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<WorkerGuard> {
         .with_max_level(level)
         .with_writer(stderr)
         .finish()
-        .with(
-            Targets::new()
-                .with_default(LevelFilter::TRACE)
-                // kube logs every failed request, while the informers log the reason once.
-                .with_target("kube_client", LevelFilter::OFF),
-        )
-        .try_init()
-        .map_err(|error| anyhow::anyhow!(error))?;
+        .with(but_kube.with_default(LevelFilter::TRACE))
+        .try_init()?;
     Ok(guard)
 }
 

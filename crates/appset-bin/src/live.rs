@@ -21,17 +21,12 @@ pub(crate) struct Live<T, const N: usize> {
     parse: Parse<T, N>,
     /// The bytes that were parsed last, unless a file could not be read since. Locked while files are read.
     seen: Mutex<Option<[Vec<u8>; N]>>,
-    published: watch::Sender<Published<T>>,
+    /// The value, and why the files have another content than this, if they have.
+    published: watch::Sender<(Arc<T>, Option<String>)>,
 }
 
 /// Parses the contents of the files, in their order.
 type Parse<T, const N: usize> = fn(&[Vec<u8>; N]) -> anyhow::Result<T>;
-
-struct Published<T> {
-    value: Arc<T>,
-    /// Why the files have another content than this, if they have.
-    problem: Option<String>,
-}
 
 impl<T, const N: usize> Live<T, N> {
     /// Reads the files for the first time.
@@ -41,12 +36,11 @@ impl<T, const N: usize> Live<T, N> {
     pub(crate) fn new(files: [PathBuf; N], parse: Parse<T, N>) -> anyhow::Result<Self> {
         let seen = read(&files)?;
         let value = Arc::new(parse(&seen).with_context(|| names(&files))?);
-        let problem = None;
         Ok(Self {
             files,
             parse,
             seen: Mutex::new(Some(seen)),
-            published: watch::Sender::new(Published { value, problem }),
+            published: watch::Sender::new((value, None)),
         })
     }
 
@@ -66,31 +60,30 @@ impl<T, const N: usize> Live<T, N> {
         match read {
             Ok(value) => {
                 tracing::info!(files, "a change took effect");
-                let (value, problem) = (Arc::new(value), None);
-                self.published.send_replace(Published { value, problem });
+                self.published.send_replace((Arc::new(value), None));
             }
-            Err(error) => self.published.send_modify(|published| {
+            Err(error) => self.published.send_modify(|(_, before)| {
                 let problem = format!("{error:#}");
-                if published.problem.as_ref() != Some(&problem) {
+                if before.as_ref() != Some(&problem) {
                     tracing::error!(
                         files,
                         problem,
                         "a changed file is invalid: its previous content stays in use"
                     );
                 }
-                published.problem = Some(problem);
+                *before = Some(problem);
             }),
         }
     }
 
     /// Returns the value of the files, or their last valid value.
     pub(crate) fn current(&self) -> Arc<T> {
-        Arc::clone(&self.published.borrow().value)
+        Arc::clone(&self.published.borrow().0)
     }
 
     /// Whether the content of the files is valid and in use.
     pub(crate) fn is_good(&self) -> bool {
-        self.published.borrow().problem.is_none()
+        self.published.borrow().1.is_none()
     }
 }
 
@@ -154,40 +147,34 @@ impl<T> Fresh<T> {
 
 /// The tokens, which may be rotated without a restart.
 pub(crate) struct LiveTokens {
-    place: TokenPlace,
+    path: PathBuf,
+    read: fn(&Path) -> io::Result<Tokens>,
     tokens: Fresh<Tokens>,
 }
 
-/// Where the tokens are.
-#[derive(Clone, Debug)]
-pub(crate) enum TokenPlace {
-    /// A directory with a file for each token.
-    Dir(PathBuf),
-    /// The file with the only token.
-    File(PathBuf),
-}
-
 impl LiveTokens {
-    /// Reads the tokens for the first time.
+    /// Reads the tokens for the first time, from the files in `dir` or from `file`.
     ///
     /// # Errors
-    /// Returns `Err` if the place is not what the flag says. A place that does not exist yet is no error.
-    pub(crate) fn new(place: TokenPlace) -> anyhow::Result<Self> {
-        match &place {
-            TokenPlace::Dir(dir) if dir.is_file() => {
+    /// Returns `Err` if a path is not what the flag says. One that does not exist yet is no error.
+    pub(crate) fn new(dir: Option<PathBuf>, file: Option<PathBuf>) -> anyhow::Result<Self> {
+        let (path, read): (_, fn(&Path) -> _) = match (dir, file) {
+            (Some(dir), _) if dir.is_file() => {
                 bail!("{} is a file: use --token-file", dir.display())
             }
-            TokenPlace::File(file) if file.is_dir() => bail!(
+            (Some(dir), _) => (dir, Tokens::in_dir),
+            (None, Some(file)) if file.is_dir() => bail!(
                 "{} is a directory, whose files would all be tokens: name the file, or use --tokens-dir",
                 file.display()
             ),
-            _ => {}
-        }
+            (None, Some(file)) => (file, Tokens::in_file),
+            (None, None) => bail!("neither --tokens-dir nor --token-file is given"),
+        };
         let tokens = Fresh::unread();
-        let tokens = Self { place, tokens };
+        let tokens = Self { path, read, tokens };
         tokens.reload();
         if tokens.current().is_some_and(|it| it.is_empty()) {
-            let path = tokens.place.path();
+            let path = tokens.path.display().to_string();
             tracing::warn!(
                 path,
                 "there is no token: every call is refused until one is added"
@@ -198,27 +185,16 @@ impl LiveTokens {
 
     /// Reads the tokens again.
     pub(crate) fn reload(&self) {
-        let read = match &self.place {
-            TokenPlace::Dir(dir) => Tokens::in_dir(dir),
-            TokenPlace::File(file) => Tokens::in_file(file),
-        };
-        self.tokens.publish(read.map_err(|error| {
-            let path = self.place.path();
-            format!("the tokens in {path} cannot be read: {error}")
-        }));
+        self.tokens
+            .publish((self.read)(&self.path).map_err(|error| {
+                let path = self.path.display();
+                format!("the tokens in {path} cannot be read: {error}")
+            }));
     }
 
     /// Returns the tokens, if they can be read.
     pub(crate) fn current(&self) -> Option<Arc<Tokens>> {
         self.tokens.current()
-    }
-}
-
-impl TokenPlace {
-    /// Returns the path for messages.
-    fn path(&self) -> String {
-        let (Self::Dir(path) | Self::File(path)) = self;
-        path.display().to_string()
     }
 }
 
@@ -361,14 +337,17 @@ mod tests {
     fn a_place_must_be_what_its_flag_says() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("argocd");
-        let refused = |place| LiveTokens::new(place).err().map(|error| error.to_string());
+        let refused = |dir, file| {
+            let tokens = LiveTokens::new(dir, file);
+            tokens.err().map(|error| error.to_string())
+        };
         fs::write(&file, "t").unwrap();
-        let why = refused(TokenPlace::File(dir.path().to_owned())).unwrap();
+        let why = refused(None, Some(dir.path().to_owned())).unwrap();
         assert!(why.ends_with("name the file, or use --tokens-dir"), "{why}");
-        let why = refused(TokenPlace::Dir(file.clone())).unwrap();
+        let why = refused(Some(file.clone()), None).unwrap();
         assert!(why.ends_with("is a file: use --token-file"), "{why}");
 
-        let tokens = LiveTokens::new(TokenPlace::Dir(dir.path().to_owned())).unwrap();
+        let tokens = LiveTokens::new(Some(dir.path().to_owned()), None).unwrap();
         assert!(tokens.current().is_some());
         // A token may have been revoked, so none is known.
         drop(dir);

@@ -26,10 +26,7 @@ pub(crate) struct Metrics {
     seconds: Family<Labels<1>, Histogram>,
     empty: Family<Labels<1>, Counter>,
     last_success: Family<Labels<1>, Gauge<f64, AtomicU64>>,
-    upstream: Family<Labels<1>, Counter>,
-    requests: Family<Labels<2>, Counter>,
-    remaining: Family<Labels<1>, Gauge>,
-    stale: Family<Labels<1>, Amount>,
+    pub(crate) registries: RegistryMetrics,
     running: Gauge,
     cancelled: Counter,
     pub(crate) reloads: Counter,
@@ -63,12 +60,15 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("gloo_appset");
         let mut register = Register(&mut registry);
+        let seconds = || Histogram::new(BUCKETS);
+        let upstream: Family<Labels<1>, Counter> =
+            register.add("upstream_queries", "Images that were not in the cache");
         Self {
             calls: register.add("calls", "Calls, by source and code"),
             seconds: register.put(
                 "call_seconds",
                 "Latency of calls",
-                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+                Family::new_with_constructor(seconds),
             ),
             empty: register.add(
                 "empty_answers",
@@ -78,19 +78,21 @@ impl Metrics {
                 "last_success_timestamp_seconds",
                 "Time of the last call that was answered with 200",
             ),
-            upstream: register.add("upstream_queries", "Images that were not in the cache"),
-            requests: register.add(
-                "registry_requests",
-                "Requests to registries and their token servers, by status, or broken without a response",
-            ),
-            remaining: register.add(
-                "registry_ratelimit_remaining",
-                "Requests that the registry still allows, from its last response",
-            ),
-            stale: register.add(
-                "registry_stale_seconds",
-                "Age of the last stale digest that was served while its registry failed; 0 if it works",
-            ),
+            registries: RegistryMetrics {
+                lookups: upstream.get_or_create_owned(&[("source", "image-digests".to_owned())]),
+                requests: register.add(
+                    "registry_requests",
+                    "Requests to registries and their token servers, by status, or broken without a response",
+                ),
+                remaining: register.add(
+                    "registry_ratelimit_remaining",
+                    "Requests that the registry still allows, from its last response",
+                ),
+                stale: register.add(
+                    "registry_stale_seconds",
+                    "Age of the last stale digest that was served while its registry failed; 0 if it works",
+                ),
+            },
             running: register.add("running_calls", "Number of running calls"),
             cancelled: register.add("cancelled_calls", "Calls that the client cancelled"),
             closed: register.add(
@@ -106,10 +108,7 @@ impl Metrics {
                 "Number of requests whose answers are compared when an object changes",
             ),
             draining: register.add("draining", "Whether the process is draining"),
-            reloads: register.add(
-                "reloads",
-                "How often the files that may change were read",
-            ),
+            reloads: register.add("reloads", "How often the files that may change were read"),
             config_good: register.add(
                 "config_good",
                 "Whether the current configuration file is valid and in use",
@@ -124,17 +123,6 @@ impl Metrics {
             ),
             objects: register.add("watch_objects", "Number of known objects, by kind"),
             registry,
-        }
-    }
-
-    /// Returns the metrics of registries for lookups of `source`.
-    pub(crate) fn registries(&self, source: &str) -> RegistryMetrics {
-        let labels = [("source", source.to_owned())];
-        RegistryMetrics {
-            lookups: self.upstream.get_or_create_owned(&labels),
-            requests: self.requests.clone(),
-            remaining: self.remaining.clone(),
-            stale: self.stale.clone(),
         }
     }
 
@@ -164,10 +152,8 @@ impl Metrics {
     /// Counts a running call. If the result is dropped without [`finish`](Running::finish), the call counts as cancelled.
     pub(crate) fn begin(&self) -> Running<'_> {
         self.running.inc();
-        Running {
-            metrics: self,
-            finished: false,
-        }
+        let (metrics, finished) = (self, false);
+        Running { metrics, finished }
     }
 
     /// Returns the counters of connections that are closed early on `port`.

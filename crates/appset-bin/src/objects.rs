@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use appset_generator::{
-    ByCluster, ClusterAccess, Clusters, Config, Failure, NamespaceLabels, Namespaces, Place,
-    Rollout, Watched,
+    ByCluster, Clusters, Config, Failure, NamespaceLabels, Namespaces, Place, Rollout, Watched,
 };
 use gloo_types::{Document, KubernetesCluster, ObjectKey, Resource, RouteTable, Workspace};
 use kube::core::PartialObjectMeta;
@@ -33,12 +32,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The objects of all clusters.
 pub(crate) struct Objects {
     flags: ObjectFlags,
+    /// The clusters that are watched: none if the objects are in files.
     clusters: Mutex<BTreeMap<String, Arc<Cluster>>>,
 }
 
 /// The objects of one cluster.
 pub(crate) struct Cluster {
-    origin: Origin,
+    access: Access,
     pub(crate) route_tables: Kind<WholeDocuments<RouteTable>>,
     pub(crate) rollouts: Kind<WholeDocuments<Rollout>>,
     pub(crate) workspaces: Kind<WholeDocuments<Workspace>>,
@@ -46,21 +46,13 @@ pub(crate) struct Cluster {
     namespaces: Kind<NamespaceKeeper>,
 }
 
-/// The origin of the objects of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
-    Dir(PathBuf),
-    Cluster {
-        kubeconfig: Option<PathBuf>,
-        context: Option<String>,
-    },
-}
+/// How a cluster is reached: the kubeconfig and the context in it.
+type Access = (Option<PathBuf>, Option<String>);
 
 /// The objects of one kind in one cluster.
-pub(crate) enum Kind<K: Keep> {
-    /// The files are read for every call.
-    Dir(DirRouteStore),
-    Cluster(Informer<K>, Mutex<Receiver<Change>>),
+pub(crate) struct Kind<K: Keep> {
+    informer: Informer<K>,
+    changes: Mutex<Receiver<Change>>,
 }
 
 /// The state of one kind in one namespace of a cluster, for the metrics.
@@ -83,19 +75,22 @@ impl Objects {
 
     /// Watches the objects that the configuration needs, and stops all other watches.
     pub(crate) fn watch(&self, config: &Config) {
+        if self.flags.objects_dir.is_some() {
+            return;
+        }
         let mut known = Namespaces::default();
         let watched = config.watched(&known);
         let mut clusters = self.lock();
         clusters.retain(|name, cluster| {
-            let origin = self.origin(config.clusters(), name);
-            watched.contains_key(name) && cluster.origin == origin
+            let access = self.access(config.clusters(), name);
+            watched.contains_key(name) && cluster.access == access
         });
         for (name, watched) in watched {
-            let new = || Arc::new(Cluster::new(self.origin(config.clusters(), &name)));
+            let new = || Arc::new(Cluster::new(self.access(config.clusters(), &name)));
             let cluster = clusters.entry(name.clone()).or_insert_with(new);
             if watched.namespaces {
                 // Stale labels count as well: a namespace is watched until the API server reports that it is deleted.
-                let namespaces = cluster.namespaces.last_known();
+                let namespaces = cluster.namespaces.informer.all();
                 known.insert(&name, Ok(labels_by_name(namespaces)));
             }
         }
@@ -131,13 +126,9 @@ impl Objects {
         kind: impl Fn(&Cluster) -> &Kind<WholeDocuments<K>>,
     ) -> Result<ByCluster<K>, Failure> {
         let mut found = ByCluster::new();
-        for Place {
-            cluster,
-            namespaces,
-        } in places
-        {
-            let objects = self.of(config, cluster, namespaces, &kind).await?;
-            found.insert(cluster.clone(), objects);
+        for place in places {
+            let objects = self.of(config, &place.cluster, &place.namespaces, &kind);
+            found.insert(place.cluster.clone(), objects.await?);
         }
         Ok(found)
     }
@@ -153,21 +144,25 @@ impl Objects {
     where
         K::Kept: From<Document<K::Kind>>,
     {
-        let Some(found) = self.lock().get(cluster).map(Arc::clone) else {
-            return Err(Failure::NotReady(format!(
-                "cluster {cluster} has just been removed from the configuration"
-            )));
+        let found = self.lock().get(cluster).map(Arc::clone);
+        let objects = match (self.dir(config.clusters(), cluster), found) {
+            (Some(dir), _) => in_files::<K>(dir, namespaces).await,
+            (None, Some(found)) => kind(&found).all(namespaces),
+            (None, None) => {
+                let why = "has just been removed from the configuration";
+                return Err(Failure::NotReady(format!("cluster {cluster} {why}")));
+            }
         };
-        let objects = kind(&found).all(namespaces).await;
         objects.map_err(|why| of_cluster(config, cluster, why))
     }
 
-    /// Whether an object has changed since the last call of this function.
+    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
     pub(crate) fn have_changed(&self) -> bool {
         let clusters = self.lock();
         let kinds = clusters.values().flat_map(|cluster| cluster.kinds());
         // Every kind must be asked, since asking also resets it.
-        kinds.filter(|kind| kind.has_changed()).count() > 0
+        let changed = kinds.filter(|kind| kind.has_changed()).count();
+        changed > 0 || self.flags.objects_dir.is_some()
     }
 
     /// Returns the state of all watches.
@@ -196,27 +191,30 @@ impl Objects {
         })
     }
 
-    /// Returns the origin of the objects of a cluster. Unset fields of the configuration inherit from the flags.
-    fn origin(&self, clusters: &Clusters, name: &str) -> Origin {
-        let (access, below) = match clusters {
-            Clusters::One(_) => (None, None),
-            Clusters::Several(several) => (several.get(name), Some(name)),
+    /// Returns the directory with the objects of a cluster, if they are in files.
+    fn dir(&self, clusters: &Clusters, name: &str) -> Option<PathBuf> {
+        let dir = self.flags.objects_dir.as_ref()?;
+        Some(match clusters {
+            Clusters::One(_) => dir.clone(),
+            Clusters::Several(_) => dir.join(name),
+        })
+    }
+
+    /// Returns how a cluster is reached. Unset fields of the configuration inherit from the flags.
+    fn access(&self, clusters: &Clusters, name: &str) -> Access {
+        let access = match clusters {
+            Clusters::One(_) => None,
+            Clusters::Several(several) => several.get(name).cloned(),
         };
-        if let Some(dir) = &self.flags.objects_dir {
-            return Origin::Dir(below.map_or_else(|| dir.clone(), |name| dir.join(name)));
-        }
-        let ClusterAccess {
-            kubeconfig,
-            context,
-        } = access.cloned().unwrap_or_default();
+        let access = access.unwrap_or_default();
         // The context of the flags belongs to the kubeconfig of the flags.
         let inherited = self.flags.context.clone();
-        let inherited = inherited.filter(|_| kubeconfig.is_none());
-        let kubeconfig = kubeconfig.map(PathBuf::from);
-        Origin::Cluster {
-            kubeconfig: kubeconfig.or_else(|| self.flags.kubeconfig.clone()),
-            context: context.or(inherited),
-        }
+        let context = inherited.filter(|_| access.kubeconfig.is_none());
+        let kubeconfig = access.kubeconfig.map(PathBuf::from);
+        (
+            kubeconfig.or_else(|| self.flags.kubeconfig.clone()),
+            access.context.or(context),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Cluster>>> {
@@ -234,16 +232,11 @@ fn of_cluster(config: &Config, name: &str, why: Failure) -> Failure {
 
 impl Cluster {
     /// Makes the value without connecting to the cluster.
-    fn new(origin: Origin) -> Self {
-        let store = match origin.clone() {
-            Origin::Dir(dir) => Store::Dir(DirRouteStore::new(dir)),
-            Origin::Cluster {
-                kubeconfig,
-                context,
-            } => Store::Cluster(Arc::new(crate::store(kubeconfig, context, REQUEST_TIMEOUT))),
-        };
+    fn new(access: Access) -> Self {
+        let (kubeconfig, context) = access.clone();
+        let store = Arc::new(crate::store(kubeconfig, context, REQUEST_TIMEOUT));
         Self {
-            origin,
+            access,
             route_tables: Kind::new(&store, WholeDocuments::default()),
             rollouts: Kind::new(&store, WholeDocuments::default()),
             workspaces: Kind::new(&store, WholeDocuments::default()),
@@ -272,87 +265,68 @@ impl Cluster {
     }
 }
 
-/// The store with the objects of a cluster.
-enum Store {
-    Dir(DirRouteStore),
-    Cluster(Arc<KubeRouteStore>),
-}
-
-impl<K: Keep> Kind<K>
+/// Returns all objects of a kind in `namespaces` from the files of a directory, which are read for every call.
+async fn in_files<K: Keep>(
+    dir: PathBuf,
+    namespaces: &[String],
+) -> Result<Vec<Arc<K::Kept>>, Failure>
 where
     K::Kept: From<Document<K::Kind>>,
 {
-    fn new(store: &Store, keep: K) -> Self {
-        match store {
-            Store::Dir(dir) => Self::Dir(dir.clone()),
-            Store::Cluster(store) => {
-                let informer = Informer::new(Arc::clone(store), keep);
-                let changes = Mutex::new(informer.subscribe());
-                Self::Cluster(informer, changes)
-            }
-        }
+    let objects = DirRouteStore::new(dir).objects::<K::Kind>().await;
+    let mut objects = objects.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
+    })?;
+    objects.retain(|it| is_all(namespaces) || namespaces.contains(&it.key().namespace));
+    Ok(objects.into_iter().map(|it| Arc::new(it.into())).collect())
+}
+
+fn is_all(namespaces: &[String]) -> bool {
+    namespaces.iter().any(|namespace| namespace == ALL)
+}
+
+impl<K: Keep> Kind<K> {
+    fn new(store: &Arc<KubeRouteStore>, keep: K) -> Self {
+        let informer = Informer::new(Arc::clone(store), keep);
+        let changes = Mutex::new(informer.subscribe());
+        Self { informer, changes }
     }
 
     /// Returns all objects in `namespaces`.
-    async fn all(&self, namespaces: &[String]) -> Result<Vec<Arc<K::Kept>>, Failure> {
-        let is_all = namespaces.iter().any(|namespace| namespace == ALL);
-        match self {
-            Self::Dir(dir) => {
-                let mut objects = dir.objects::<K::Kind>().await.map_err(|error| {
-                    let error = anyhow::Error::from(error);
-                    Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
-                })?;
-                objects.retain(|it| is_all || namespaces.contains(&it.key().namespace));
-                Ok(objects.into_iter().map(|it| Arc::new(it.into())).collect())
-            }
-            Self::Cluster(informer, _) => {
-                let scopes = match is_all {
-                    true => vec![None],
-                    false => namespaces.iter().map(|it| Some(it.as_str())).collect(),
-                };
-                let mut all = Vec::new();
-                for scope in scopes {
-                    let objects = known(informer, scope);
-                    let unknown = |why| Failure::NotReady(unknown::<K::Kind>(scope, &why));
-                    all.extend(objects.map_err(unknown)?);
-                }
-                Ok(all)
-            }
+    fn all(&self, namespaces: &[String]) -> Result<Vec<Arc<K::Kept>>, Failure> {
+        let scopes = match is_all(namespaces) {
+            true => vec![None],
+            false => namespaces.iter().map(|it| Some(it.as_str())).collect(),
+        };
+        let mut all = Vec::new();
+        for scope in scopes {
+            let unknown = |why| Failure::NotReady(unknown::<K::Kind>(scope, &why));
+            all.extend(self.known(scope).map_err(unknown)?);
         }
+        Ok(all)
     }
 
-    /// Returns the last known objects, which may be stale.
-    fn last_known(&self) -> Vec<Arc<K::Kept>> {
-        match self {
-            Self::Dir(_) => Vec::new(),
-            Self::Cluster(informer, _) => informer.all(),
+    /// Returns the objects in a namespace, or in all.
+    fn known(&self, namespace: Option<&str>) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+        match namespace {
+            Some(namespace) => self.informer.objects(namespace, STALE),
+            None => self.informer.checked(STALE),
         }
     }
 
     fn watch(&self, namespaces: &BTreeSet<String>) {
-        match self {
-            // A watch of all namespaces includes those that other sources name.
-            Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.watch_all(),
-            Self::Cluster(informer, _) => informer.watch_only(namespaces),
-            Self::Dir(_) => {}
+        // A watch of all namespaces includes those that other sources name.
+        match namespaces.contains(ALL) {
+            true => self.informer.watch_all(),
+            false => self.informer.watch_only(namespaces),
         }
-    }
-}
-
-/// Returns the objects in a namespace, or in all.
-fn known<K: Keep>(
-    informer: &Informer<K>,
-    namespace: Option<&str>,
-) -> Result<Vec<Arc<K::Kept>>, Unknown> {
-    match namespace {
-        Some(namespace) => informer.objects(namespace, STALE),
-        None => informer.checked(STALE),
     }
 }
 
 /// What the watches of any kind have in common.
 trait Watch {
-    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
+    /// Whether an object has changed since the last call of this function.
     fn has_changed(&self) -> bool;
 
     /// Returns the state of each watch.
@@ -364,10 +338,8 @@ trait Watch {
 
 impl<K: Keep> Watch for Kind<K> {
     fn has_changed(&self) -> bool {
-        let Self::Cluster(_, changes) = self else {
-            return true;
-        };
-        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = self.changes.lock();
+        let mut changes = changes.unwrap_or_else(PoisonError::into_inner);
         let has_changed = !changes.is_empty();
         if has_changed {
             *changes = changes.resubscribe();
@@ -376,26 +348,18 @@ impl<K: Keep> Watch for Kind<K> {
     }
 
     fn report(&self, cluster: &str) -> Vec<Report> {
-        let Self::Cluster(informer, _) = self else {
-            return Vec::new();
-        };
-        let scopes = informer.status().scopes.into_iter();
+        let scopes = self.informer.status().scopes.into_iter();
         let reports = scopes.map(|scope| Report {
             cluster: cluster.to_owned(),
             kind: K::Kind::KIND,
-            objects: known(informer, scope.namespace.as_deref())
-                .ok()
-                .map(|objects| objects.len()),
+            objects: (self.known(scope.namespace.as_deref()).ok()).map(|objects| objects.len()),
             namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
         });
         reports.collect()
     }
 
     fn unsynced(&self) -> Option<String> {
-        let Self::Cluster(informer, _) = self else {
-            return None;
-        };
-        let mut scopes = informer.status().scopes.into_iter();
+        let mut scopes = self.informer.status().scopes.into_iter();
         let scope = scopes.find(|scope| !scope.is_synced)?;
         let why = scope.problem.map_or(Unknown::NoAnswer, Unknown::Failed);
         Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
@@ -526,7 +490,7 @@ mod tests {
     async fn poll(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
         let all = [ALL.to_owned()];
         loop {
-            if let Ok(known) = namespaces.all(&all).await {
+            if let Ok(known) = namespaces.all(&all) {
                 let known = labels_by_name(known);
                 let shown = known.iter().map(|(name, labels)| {
                     let team = labels.get("team").map_or("", String::as_str);
@@ -548,9 +512,8 @@ mod tests {
             api.put("", json!({"metadata": {"name": name, "labels": labels}}));
         };
         put("cart", json!({"team": "cart"}));
-        let store = Store::Cluster(Arc::new(api.store()));
-        let namespaces = Kind::new(&store, NamespaceKeeper);
-        assert!(namespaces.all(&[ALL.to_owned()]).await.is_err());
+        let namespaces = Kind::new(&Arc::new(api.store()), NamespaceKeeper);
+        assert!(namespaces.all(&[ALL.to_owned()]).is_err());
         namespaces.watch(&[ALL.to_owned()].into());
         wait_for(&namespaces, &["cart cart"]).await;
         assert!(namespaces.has_changed());
@@ -584,21 +547,19 @@ static: {hello: {}}",
         );
         let config = config.unwrap();
         let check = |name: &str, kubeconfig: &str, context: Option<&str>| {
-            let origin = objects(None).origin(config.clusters(), name);
-            let expect = Origin::Cluster {
-                kubeconfig: Some(kubeconfig.into()),
-                context: context.map(str::to_owned),
-            };
-            assert_eq!(origin, expect, "{name}");
-            let origin = objects(Some("/dir")).origin(config.clusters(), name);
-            assert_eq!(origin, Origin::Dir(format!("/dir/{name}").into()));
+            let access = objects(None).access(config.clusters(), name);
+            let expect = (Some(kubeconfig.into()), context.map(str::to_owned));
+            assert_eq!(access, expect, "{name}");
+            assert_eq!(objects(None).dir(config.clusters(), name), None);
+            let dir = objects(Some("/dir")).dir(config.clusters(), name);
+            assert_eq!(dir, Some(format!("/dir/{name}").into()));
         };
         check("at-hand", "/flags", Some("main"));
         check("context", "/flags", Some("c"));
         check("file", "/file", None);
         check("both", "/file", Some("c"));
         let one = Clusters::One("in-cluster".to_owned());
-        let origin = objects(Some("/dir")).origin(&one, "in-cluster");
-        assert_eq!(origin, Origin::Dir("/dir".into()));
+        let dir = objects(Some("/dir")).dir(&one, "in-cluster");
+        assert_eq!(dir, Some("/dir".into()));
     }
 }

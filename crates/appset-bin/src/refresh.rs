@@ -76,9 +76,8 @@ async fn round(service: &Arc<Service>, sets: &ApplicationSets, all: bool) -> boo
     for set in due {
         let outcome = sets.annotate(&set).await;
         service.metrics.refreshed(outcome);
-        let interval = sets.refresh.interval;
-        let now = Instant::now();
-        service.ledger().settle(&set, outcome, interval, now);
+        let (pause, now) = (sets.refresh.interval, Instant::now());
+        service.ledger().settle(&set, outcome, pause, now);
         is_open |= outcome == Outcome::Failed;
     }
     is_open || is_more_due

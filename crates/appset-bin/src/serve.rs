@@ -129,7 +129,7 @@ impl Open {
             self.remove_ended();
             let candidates = self.connections.iter().enumerate();
             let candidates =
-                candidates.filter_map(|(index, it)| Some((it.phase.priority()?, index)));
+                candidates.filter_map(|(index, it)| Some((it.phase.evictable()?, index)));
             if let Some((_, index)) = candidates.min()
                 && let Some(connection) = self.connections.remove(index)
             {
@@ -267,7 +267,7 @@ impl Handler {
                     return;
                 }
                 evicted = &mut closing, if !is_closing => {
-                    if evicted.is_ok() && phase.priority().is_some() {
+                    if evicted.is_ok() && phase.evictable().is_some() {
                         return;
                     }
                     is_closing = true;

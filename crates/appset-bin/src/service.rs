@@ -98,18 +98,16 @@ impl Service {
         let metrics = Metrics::new();
         let sources = Sources::new(&flags.config, &flags.objects, flags.deadline, &metrics)?;
         let certificate = match (&flags.tls_cert, &flags.tls_key) {
-            (Some(cert), Some(key)) => {
-                let live = Live::new([cert.clone(), key.clone()], server_config)?;
-                Some(Arc::new(live))
-            }
+            (Some(cert), Some(key)) => Some(Live::new([cert.clone(), key.clone()], server_config)?),
             _ => None,
         };
+        let memory = flags.memory.saturating_mul(MIB);
         let service = Self {
             sources,
-            tokens: LiveTokens::new(flags.tokens()?)?,
-            certificate,
-            places: Shares::new(flags.max_concurrent),
-            memory: Shares::new(flags.memory.saturating_mul(MIB)),
+            tokens: LiveTokens::new(flags.tokens_dir.clone(), flags.token_file.clone())?,
+            certificate: certificate.map(Arc::new),
+            places: Shares::new(flags.max_concurrent, Failure::Busy(flags.max_concurrent)),
+            memory: Shares::new(memory, Failure::Memory(flags.memory)),
             compute: Compute::new(),
             max_answer: flags.max_answer.saturating_mul(MIB),
             metrics,
@@ -140,26 +138,12 @@ impl Service {
         }
     }
 
-    /// Returns the place of one more call. Most calls take milliseconds, so that it is worth to wait for one.
-    pub(crate) async fn place(&self, caller: &Caller) -> Result<Share, Failure> {
+    /// Returns the place of one more call, and its memory, which is empty at first. Most calls take milliseconds, so that it is
+    /// worth to wait for a place.
+    pub(crate) async fn admit(&self, caller: &Caller) -> Result<(Share, Share), Failure> {
         let mut place = self.places.share(&caller.token, caller.is_only);
-        match place.grow_within(1, PATIENCE).await {
-            true => Ok(place),
-            false => Err(Failure::Busy(self.places.most())),
-        }
-    }
-
-    /// Returns the memory of a call, which is empty at first.
-    pub(crate) fn memory(&self, caller: &Caller) -> Share {
-        self.memory.share(&caller.token, caller.is_only)
-    }
-
-    /// Takes `bytes` more for a call.
-    pub(crate) fn reserve(&self, memory: &mut Share, bytes: usize) -> Result<(), Failure> {
-        match memory.grow(bytes) {
-            true => Ok(()),
-            false => Err(Failure::Memory(self.memory.most() / MIB)),
-        }
+        place.grow_within(1, PATIENCE).await?;
+        Ok((place, self.memory.share(&caller.token, caller.is_only)))
     }
 
     /// Answers a call.
@@ -186,33 +170,27 @@ impl Service {
 
     /// Reads a call, and answers it unless registries must be asked.
     fn read(&self, received: Received, runtime: &Handle) -> Result<Step, Refused> {
-        let Received {
-            profile,
-            token,
-            body,
-            memory,
-        } = received;
-        let request = Request::from_body(&body)?;
-        drop(body);
+        let request = Request::from_body(&received.body)?;
+        drop(received.body);
         let span = Span::current();
         span.record("application_set", cut(&request.application_set));
         let config = self.sources.config.current();
-        let profile = profile.as_deref();
+        let (profile, token) = (received.profile.as_deref(), received.token.as_str());
         // The answer is recorded if push refresh is configured.
         let is_recorded = config.refresh().is_some() && request.object_name().is_some();
-        let recorded = is_recorded.then(|| Call::new(profile, &token, &request));
-        let query = self.sources.query(&config, profile, Some(&token), request);
+        let recorded = is_recorded.then(|| Call::new(profile, token, &request));
+        let query = self.sources.query(&config, profile, Some(token), request);
         let query = runtime.block_on(query)?;
         let output = query.output;
         span.record("source", output.source());
         let source = match query.source {
             SourceQuery::ImageDigests(images) => {
-                return Ok(Step::LookUp(config, images, output, memory));
+                return Ok(Step::LookUp(config, images, output, received.memory));
             }
             source => source,
         };
         let sets = runtime.block_on(self.sources.sets(&config, source));
-        let answered = sets.and_then(|sets| self.write(&output, sets, memory));
+        let answered = sets.and_then(|sets| self.write(&output, sets, received.memory));
         let answered = answered.map_err(Refused::of(output.source()))?;
         if let Some(call) = recorded.flatten() {
             let hash = ledger::hash(&answered.body);
@@ -230,7 +208,7 @@ impl Service {
     ) -> Result<Answered, Failure> {
         let answer = output.answer(sets)?;
         let size = answer.size(self.max_answer)?;
-        self.reserve(&mut memory, size)?;
+        memory.grow(size)?;
         Ok(Answered {
             source: output.source().to_owned(),
             count: answer.count(),

@@ -38,7 +38,7 @@ impl Sources {
                 Ok(Config::from_yaml(std::str::from_utf8(text)?)?)
             })?,
             objects: Objects::new(objects.clone()),
-            registries: Registries::new(metrics.registries("image-digests"))?,
+            registries: Registries::new(metrics.registries.clone())?,
             deadline,
         };
         sources.follow_config();

@@ -1,15 +1,12 @@
 //! Authentication: the challenge of each repository, and the tokens for it. Both are cached, so that many images of one repository
 //! need one token.
 
-use std::hash::Hash;
-use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{Bearer, Challenge, Credentials, Failure, Reference, Token};
 use axum::http::header::WWW_AUTHENTICATE;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use ring::digest::{SHA256, digest};
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::registries::lookup::Children;
 use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
@@ -44,16 +41,8 @@ impl From<Failure> for Stop {
     }
 }
 
-/// The authentication that a repository requires.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// None is known to be required.
-    Open,
-    /// Basic authentication.
-    Basic,
-    /// A token of a token server.
-    Bearer(Bearer),
-}
+/// The authentication that a repository requires, if any is known to be required.
+pub(super) type Access = Option<Challenge>;
 
 /// A hash of credentials, which identifies them without containing them.
 type Identity = Option<[u8; 32]>;
@@ -65,61 +54,27 @@ type TokenKey = (String, Option<String>, String, Identity);
 
 /// The caches for all repositories.
 pub(super) struct Caches {
-    accesses: Shared<RepositoryKey, Access>,
-    tokens: Shared<TokenKey, HeaderValue>,
+    accesses: TtlCache<RepositoryKey, Access>,
+    tokens: TtlCache<TokenKey, HeaderValue>,
     refused: TtlCache<TokenKey, Failure>,
     pub(super) children: Children,
-}
-
-/// Values with a lock for each, so that one of several concurrent calls asks for it.
-struct Shared<K, V> {
-    values: TtlCache<K, V>,
-    locks: TtlCache<K, Arc<Mutex<()>>>,
-}
-
-/// A value that is known, or the turn to ask for it.
-enum Known<V> {
-    Value(V),
-    Turn(OwnedMutexGuard<()>),
 }
 
 impl Caches {
     pub(super) fn new() -> Self {
         Self {
-            accesses: Shared::new(),
-            tokens: Shared::new(),
+            accesses: TtlCache::new(),
+            tokens: TtlCache::new(),
             refused: TtlCache::new(),
             children: TtlCache::new(),
         }
     }
 }
 
-impl<K: Clone + Eq + Hash, V: Clone> Shared<K, V> {
-    fn new() -> Self {
-        Self {
-            values: TtlCache::new(),
-            locks: TtlCache::new(),
-        }
-    }
-
-    /// Returns the value, or waits for the turn to ask for it.
-    async fn get(&self, key: &K) -> Known<V> {
-        if let Some(value) = self.values.get(key) {
-            return Known::Value(value);
-        }
-        let lock = self.locks.get_or_put(key.clone(), CHALLENGE, Arc::default);
-        let turn = lock.lock_owned().await;
-        self.values.get(key).map_or(Known::Turn(turn), Known::Value)
-    }
-}
-
 /// Returns the preferred challenge of a 401.
-pub(super) fn challenge(headers: &HeaderMap) -> Option<Access> {
+pub(super) fn challenge(headers: &HeaderMap) -> Access {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter();
-    Challenge::best(texts.filter_map(|text| text.to_str().ok())).map(|challenge| match challenge {
-        Challenge::Basic => Access::Basic,
-        Challenge::Bearer(bearer) => Access::Bearer(bearer),
-    })
+    Challenge::best(texts.filter_map(|text| text.to_str().ok()))
 }
 
 impl ImageClient<'_> {
@@ -129,29 +84,31 @@ impl ImageClient<'_> {
     /// challenge a client that sends credentials. If there is no challenge, the response is returned as well.
     pub(super) async fn access(&self, url: &str) -> Result<(Access, Option<Answer>), Stop> {
         if let Some(Credentials::Registry(_)) = self.credentials {
-            return Ok((Access::Open, None));
+            return Ok((None, None));
         }
         const STEP: &str = "waiting for the challenge";
-        let key = self.repository_key();
-        let known = self.caches.accesses.get(&key);
-        let _turn = match self.deadline.limit(self.image, STEP, known).await? {
-            Known::Value(known) => return Ok((known, None)),
-            Known::Turn(turn) => turn,
+        let mut answered = None;
+        let ask = async {
+            let question = self.question(STEP, Method::GET, url.to_owned(), transport::MANIFEST);
+            let answer = self.transport.ask(&question, None).await?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                return match challenge(answer.headers()) {
+                    None => Err(self.refused(&answer)),
+                    access => Ok((access, CHALLENGE)),
+                };
+            }
+            answered = Some(answer);
+            Ok((None, CHALLENGE))
         };
-        let question = self.question(STEP, Method::GET, url.to_owned(), transport::MANIFEST);
-        let answer = self.transport.ask(&question, None).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            self.cache(Access::Open);
-            return Ok((Access::Open, Some(answer)));
-        }
-        let access = challenge(answer.headers()).ok_or_else(|| self.refused(&answer))?;
-        self.cache(access.clone());
-        Ok((access, None))
+        let key = self.repository_key();
+        let access = self.caches.accesses.get_or_ask(&key, ask);
+        let access = self.deadline.limit(self.image, STEP, access).await??;
+        Ok((access, answered))
     }
 
     /// Caches the authentication that the repository requires.
     pub(super) fn cache(&self, access: Access) {
-        let accesses = &self.caches.accesses.values;
+        let accesses = &self.caches.accesses;
         accesses.put(self.repository_key(), access, CHALLENGE);
     }
 
@@ -159,27 +116,27 @@ impl ImageClient<'_> {
     pub(super) async fn authorization(&self, access: &Access) -> Result<Option<HeaderValue>, Stop> {
         match (access, self.credentials) {
             (_, Some(Credentials::Registry(token))) => Ok(Some(self.header("Bearer", token)?)),
-            (Access::Open, _) => Ok(None),
-            (Access::Basic, Some(_)) => self.basic(),
-            (Access::Basic, None) => Err(Stop::Refused(failure(
+            (None, _) => Ok(None),
+            (Some(Challenge::Basic), Some(_)) => self.basic(),
+            (Some(Challenge::Basic), None) => Err(Stop::Refused(failure(
                 self.image,
                 "requires credentials, and dockerConfig has none for it",
             ))),
-            (Access::Bearer(bearer), _) => self.token(bearer).await.map(Some),
+            (Some(Challenge::Bearer(bearer)), _) => self.token(bearer).await.map(Some),
         }
     }
 
     /// Removes the token for `access` from the cache, because the registry refused it.
     pub(super) fn remove_token(&self, access: &Access) {
-        if let Access::Bearer(bearer) = access {
-            self.caches.tokens.values.remove(&self.token_key(bearer));
+        if let Some(Challenge::Bearer(bearer)) = access {
+            self.caches.tokens.remove(&self.token_key(bearer));
         }
     }
 
     /// Whether the same token is sent for both.
     pub(super) fn is_same(&self, one: &Access, other: &Access) -> bool {
         match (one, other) {
-            (Access::Bearer(one), Access::Bearer(other)) => {
+            (Some(Challenge::Bearer(one)), Some(Challenge::Bearer(other))) => {
                 self.token_key(one) == self.token_key(other)
             }
             (one, other) => one == other,
@@ -190,39 +147,36 @@ impl ImageClient<'_> {
     async fn token(&self, bearer: &Bearer) -> Result<HeaderValue, Stop> {
         const STEP: &str = "waiting for a token";
         let key = self.token_key(bearer);
-        let known = self.caches.tokens.get(&key);
-        let _turn = match self.deadline.limit(self.image, STEP, known).await? {
-            Known::Value(token) => return Ok(token),
-            Known::Turn(turn) => turn,
-        };
-        if let Some(failure) = self.caches.refused.get(&key) {
-            return Err(Stop::Refused(failure));
-        }
-        let answer = self.fetch(bearer, &key.2).await?;
-        if answer.status() != StatusCode::OK {
-            let stop = self.no_token(&answer);
-            if let Stop::Refused(failure) = &stop {
-                self.caches.refused.put(key, failure.clone(), REFUSED);
+        let ask = async {
+            if let Some(failure) = self.caches.refused.get(&key) {
+                return Err(Stop::Refused(failure));
             }
-            return Err(stop);
-        }
-        let token = Token::from_body(answer.body());
-        let token = token.ok_or_else(|| failure(self.image, "sent no token"))?;
-        let header = self.header("Bearer", &token.text)?;
-        let time = Duration::from_secs(token.seconds);
-        self.caches.tokens.values.put(key, header.clone(), time);
-        Ok(header)
+            let answer = self.fetch(bearer, &key.2).await?;
+            if answer.status() != StatusCode::OK {
+                let stop = self.no_token(&answer);
+                if let Stop::Refused(failure) = &stop {
+                    let refused = &self.caches.refused;
+                    refused.put(key.clone(), failure.clone(), REFUSED);
+                }
+                return Err(stop);
+            }
+            let token = Token::from_body(answer.body());
+            let token = token.ok_or_else(|| failure(self.image, "sent no token"))?;
+            let header = self.header("Bearer", &token.text)?;
+            Ok((header, Duration::from_secs(token.seconds)))
+        };
+        let token = self.caches.tokens.get_or_ask(&key, ask);
+        self.deadline.limit(self.image, STEP, token).await?
     }
 
     /// Requests a token. A refresh token is sent by POST, or by GET if the server refuses POST. Other credentials are sent by GET.
     async fn fetch(&self, bearer: &Bearer, scope: &str) -> Result<Answer, Stop> {
         const STEP: &str = "waiting for a token";
-        let address: Uri = bearer
-            .realm
-            .parse()
-            .map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
-        transport::check_address(&address, self.image)
-            .map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
+        let address = bearer.realm.parse();
+        let address =
+            address.map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
+        let checked = transport::check_address(&address, self.image);
+        checked.map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
         let service = bearer.service.as_deref();
         if let Some(Credentials::Identity(token)) = self.credentials {
             let form = encoded(&[
@@ -337,11 +291,7 @@ impl ImageClient<'_> {
     }
 
     fn repository_key(&self) -> RepositoryKey {
-        let Reference {
-            registry,
-            repository,
-            ..
-        } = self.image;
+        let (registry, repository) = (&self.image.registry, &self.image.repository);
         (registry.clone(), repository.clone(), self.identity())
     }
 

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use appset_generator::{
-    Choice, Digest, Failure, Platform, Proof, Unknown, check_manifest, choose, is_tag_list,
-    platform_of, unknown,
+    Challenge, Choice, Digest, Failure, Platform, Proof, Unknown, check_manifest, choose,
+    is_tag_list, platform_of, unknown,
 };
 use axum::http::{Method, StatusCode};
 
@@ -15,6 +15,8 @@ use crate::registries::access::{Access, ImageClient, Stop, challenge};
 use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, SHORT, failure};
 use crate::registries::ttl_cache::TtlCache;
 
+/// The step of a request for the image's manifest.
+const STEP: &str = "waiting for the manifest";
 /// The maximum depth of nested indexes.
 const DEPTH: usize = 3;
 /// The maximum number of indexes of one image.
@@ -26,7 +28,6 @@ pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Diges
 impl ImageClient<'_> {
     /// Returns the digest, or `None` if the image is missing.
     pub(super) async fn digest(&self) -> Result<Option<Digest>, Stop> {
-        const STEP: &str = "waiting for the manifest";
         let image = self.image;
         let manifest = format!("manifests/{}", image.tag);
         let (_, first) = self.access(&self.url(&manifest)).await?;
@@ -38,15 +39,15 @@ impl ImageClient<'_> {
         let head = self.ask(Method::HEAD, &manifest, STEP, SHORT).await?;
         // For these statuses a GET is needed, because its body has the reason.
         match head.status() {
-            StatusCode::OK => match (header_digest(&head), &image.platform) {
-                (Some(digest), None) => return Ok(Some(digest)),
-                (Some(digest), Some(_)) => {
-                    if let Some(child) = self.caches.children.get(&(image.clone(), digest)) {
-                        return Ok(Some(child));
-                    }
+            StatusCode::OK => {
+                let known = header_digest(&head).and_then(|digest| match image.platform {
+                    None => Some(digest),
+                    Some(_) => self.caches.children.get(&(image.clone(), digest)),
+                });
+                if known.is_some() {
+                    return Ok(known);
                 }
-                (None, _) => {}
-            },
+            }
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::FORBIDDEN => {}
             _ => return Err(self.refused(&head)),
         }
@@ -73,9 +74,7 @@ impl ImageClient<'_> {
         let child = self.child(platform, answer, &own).await?;
         if child != own && self.image.verifies_child {
             let path = format!("manifests/{}", child.as_str());
-            let head = self
-                .ask(Method::HEAD, &path, "waiting for the manifest", SHORT)
-                .await?;
+            let head = self.ask(Method::HEAD, &path, STEP, SHORT).await?;
             if head.status() != StatusCode::OK {
                 let (name, status) = (child.as_str(), head.status().as_u16());
                 return Err(self.failure(format!(
@@ -103,13 +102,10 @@ impl ImageClient<'_> {
         for _ in 0..DEPTH {
             let mut next = Vec::new();
             for index in level {
-                let choice =
-                    choose(&index, platform).map_err(|error| self.failure(error.to_string()))?;
-                match choice {
+                let choice = choose(&index, platform);
+                match choice.map_err(|error| self.failure(error.to_string()))? {
                     Choice::Child(child) => return Ok(child),
-                    Choice::Image { .. } if self.image.trusts_single => {
-                        return Ok(own.clone());
-                    }
+                    Choice::Image { .. } if self.image.trusts_single => return Ok(own.clone()),
                     Choice::Image { configuration } => {
                         let found = self.configured_platform(&configuration).await?;
                         if platform.runs(&found) {
@@ -127,7 +123,15 @@ impl ImageClient<'_> {
                 }
             }
             if next.is_empty() {
-                return Err(self.no_platform(platform, &there).into());
+                let there: Vec<_> = there.iter().map(String::as_str).collect();
+                let there = Some(there.join(", ")).filter(|there| !there.is_empty());
+                let image = self.image;
+                let missing = Failure::MissingPlatform {
+                    image: format!("{}:{}", image.name(), image.tag),
+                    platform: platform.to_string(),
+                    there: there.unwrap_or_else(|| "no platform".to_owned()),
+                };
+                return Err(missing.into());
             }
             level = Vec::new();
             for digest in next {
@@ -135,9 +139,8 @@ impl ImageClient<'_> {
                     return Err(self.failure("has an index that contains itself"));
                 }
                 if seen.len() > INDEXES {
-                    return Err(
-                        self.failure(format!("has more than {INDEXES} indexes for one image"))
-                    );
+                    let what = format!("has more than {INDEXES} indexes for one image");
+                    return Err(self.failure(what));
                 }
                 let path = format!("manifests/{}", digest.as_str());
                 let answer = self.ask(Method::GET, &path, STEP, MANIFEST).await?;
@@ -160,13 +163,11 @@ impl ImageClient<'_> {
         if answer.status() != StatusCode::OK {
             return Err(self.refused(answer));
         }
-        let hash = sha256(answer.body());
-        if hash.as_ref() != Some(digest) {
-            let hash = hash.as_ref().map_or("", Digest::as_str);
-            let name = digest.as_str();
-            return Err(self.failure(format!(
-                "was asked for {name}, and sent a body with the digest {hash}"
-            )));
+        let hash = sha256(answer.body()).ok_or(Failure::Internal)?;
+        if hash != *digest {
+            let (name, hash) = (digest.as_str(), hash.as_str());
+            let what = format!("was asked for {name}, and sent a body with the digest {hash}");
+            return Err(self.failure(what));
         }
         Ok(answer.body().clone())
     }
@@ -178,13 +179,10 @@ impl ImageClient<'_> {
         let said = said.map(|said| said.to_str().unwrap_or("no text"));
         match said.filter(|said| *said != hash.as_str()) {
             None => Ok(hash),
-            Some(said) => {
-                let said: String = said.chars().take(80).collect();
-                let hash = hash.as_str();
-                Err(self.failure(format!(
-                    "sent the digest {said} in a header, but the manifest has {hash}"
-                )))
-            }
+            Some(said) => Err(self.failure(format!(
+                "sent the digest {said:.80} in a header, but the manifest has {}",
+                hash.as_str()
+            ))),
         }
     }
 
@@ -193,24 +191,23 @@ impl ImageClient<'_> {
         match self.image.proof {
             Proof::Authorized => Ok(None),
             Proof::None => Err(self.no_proof()),
-            Proof::TagList => {
-                let tags = self
-                    .ask(Method::GET, "tags/list?n=1", "waiting for its tags", SHORT)
-                    .await;
-                let tags = match tags {
-                    // Listing tags may need a different permission from reading the manifest.
-                    Err(Stop::Refused(_)) => {
-                        return Err(self.unlisted("the token is refused"));
-                    }
-                    tags => tags?,
-                };
-                match (tags.status(), unknown(tags.body())) {
-                    (StatusCode::OK, _) if is_tag_list(tags.body()) => Ok(None),
-                    (StatusCode::OK, _) => Err(self.unlisted("the response is not a list of tags")),
-                    (StatusCode::NOT_FOUND, Some(_)) => self.without_repository(),
-                    (status, _) => Err(self.unlisted(&format!("status {}", status.as_u16()))),
-                }
-            }
+            Proof::TagList => self.listed().await,
+        }
+    }
+
+    /// Checks that the registry shows the tags of the repository.
+    async fn listed(&self) -> Result<Option<Digest>, Stop> {
+        const STEP: &str = "waiting for its tags";
+        let tags = match self.ask(Method::GET, "tags/list?n=1", STEP, SHORT).await {
+            // Listing tags may need a different permission from reading the manifest.
+            Err(Stop::Refused(_)) => return Err(self.unlisted("the token is refused")),
+            tags => tags?,
+        };
+        match (tags.status(), unknown(tags.body())) {
+            (StatusCode::OK, _) if is_tag_list(tags.body()) => Ok(None),
+            (StatusCode::OK, _) => Err(self.unlisted("the response is not a list of tags")),
+            (StatusCode::NOT_FOUND, Some(_)) => self.without_repository(),
+            (status, _) => Err(self.unlisted(&format!("status {}", status.as_u16()))),
         }
     }
 
@@ -232,19 +229,6 @@ impl ImageClient<'_> {
 
     fn unlisted(&self, why: &str) -> Stop {
         self.failure(format!("has no such image, but its tags cannot be read either ({why}), so this proves nothing: grant the permission to list tags (ecr:ListImages, or metadata_read on ACR), or set proof: authorized if the registry never hides an image"))
-    }
-
-    fn no_platform(&self, platform: &Platform, there: &BTreeSet<String>) -> Failure {
-        let image = self.image;
-        let there: Vec<_> = there.iter().map(String::as_str).collect();
-        Failure::MissingPlatform {
-            image: format!("{}:{}", image.name(), image.tag),
-            platform: platform.to_string(),
-            there: match there.join(", ") {
-                none if none.is_empty() => "no platform".to_owned(),
-                list => list,
-            },
-        }
     }
 
     /// Sends a request about the repository. A refused token is replaced once.
@@ -287,12 +271,13 @@ impl ImageClient<'_> {
     fn renewed(&self, access: &Access, answer: &Answer) -> Option<Access> {
         match (answer.status(), access) {
             (StatusCode::UNAUTHORIZED, _) => {
-                let wanted = challenge(answer.headers())?;
-                let is_expired = matches!(&wanted, Access::Bearer(bearer) if bearer.error.as_deref() == Some("invalid_token"));
-                (is_expired || !self.is_same(access, &wanted)).then_some(wanted)
+                let wanted = challenge(answer.headers());
+                let is_expired = matches!(&wanted, Some(Challenge::Bearer(bearer)) if bearer.error.as_deref() == Some("invalid_token"));
+                let may_pass = is_expired || !self.is_same(access, &wanted);
+                (wanted.is_some() && may_pass).then_some(wanted)
             }
             // ECR Public sends 400 for an expired token.
-            (StatusCode::BAD_REQUEST, Access::Bearer(_)) => Some(access.clone()),
+            (StatusCode::BAD_REQUEST, Some(Challenge::Bearer(_))) => Some(access.clone()),
             _ => None,
         }
     }

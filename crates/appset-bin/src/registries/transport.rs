@@ -1,5 +1,6 @@
 //! One request to a registry or its token server, with limits on time, concurrency, redirects, retries and size.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +17,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 use tower::BoxError;
 
+use crate::by_key::ByKey;
 use crate::metrics::RegistryMetrics;
-use crate::registries::ttl_cache::TtlCache;
 
 /// Sends one request without redirects and retries.
 pub(super) type Wire =
@@ -33,6 +34,8 @@ pub(super) const CONFIGURATION: usize = 1 << 20;
 pub(super) const SHORT: usize = 64 << 10;
 /// The maximum number of concurrent requests to one registry.
 const CONCURRENCY: usize = 8;
+/// The statuses after which a retry may succeed.
+const TEMPORARY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 /// The pause before each retry.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// The maximum `Retry-After` that is waited for.
@@ -96,7 +99,7 @@ pub(super) struct Question<'a> {
 pub(super) struct Transport {
     wire: Wire,
     /// The permits by registry.
-    permits: TtlCache<String, Arc<Semaphore>>,
+    permits: ByKey<String, Semaphore>,
     metrics: RegistryMetrics,
 }
 
@@ -118,7 +121,7 @@ impl Transport {
     pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             wire,
-            permits: TtlCache::new(),
+            permits: ByKey::new(),
             metrics,
         }
     }
@@ -135,10 +138,11 @@ impl Transport {
             let answer = self.follow(question, authorization.clone());
             let answer = deadline.limit(image, question.step, answer).await?;
             let asked = match &answer {
-                Ok(answer) if !is_temporary(answer.status()) => None,
-                Ok(answer) => Some(retry_after(answer.headers(), SystemTime::now())),
+                Ok(answer) if TEMPORARY.contains(&answer.status().as_u16()) => {
+                    Some(retry_after(answer.headers(), SystemTime::now()))
+                }
                 Err(Broken::Connection(_)) => Some(None),
-                Err(Broken::Final(_)) => None,
+                Ok(_) | Err(Broken::Final(_)) => None,
             };
             let pause = asked.and_then(|asked| {
                 let pause = *pauses.next()?;
@@ -190,9 +194,7 @@ impl Transport {
         authorization: Option<HeaderValue>,
     ) -> Result<Answer, Broken> {
         let registry = &question.image.registry;
-        let permits = || Arc::new(Semaphore::new(CONCURRENCY));
-        let hour = Duration::from_secs(3600);
-        let permits = self.permits.get_or_put(registry.clone(), hour, permits);
+        let permits = self.permits.get(registry, || Semaphore::new(CONCURRENCY));
         let _permit = permits.acquire().await;
         let mut request = Request::builder()
             .method(question.method.clone())
@@ -262,13 +264,13 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
     let own = own.map_or(image.registry.as_str(), |(host, _)| host);
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     let is_inside = match literal.parse() {
-        Ok(std::net::IpAddr::V4(address)) => {
+        Ok(IpAddr::V4(address)) => {
             address.is_private()
                 || address.is_loopback()
                 || address.is_link_local()
                 || address.is_unspecified()
         }
-        Ok(std::net::IpAddr::V6(address)) => {
+        Ok(IpAddr::V6(address)) => {
             address.is_unique_local()
                 || address.is_loopback()
                 || address.is_unicast_link_local()
@@ -285,11 +287,6 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
 
 fn not_a_url() -> Broken {
     Broken::Final("has an invalid address".to_owned())
-}
-
-/// Whether a status is temporary, so that a retry may succeed.
-const fn is_temporary(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
 /// Returns the value of `Retry-After`, which is in seconds or a date.
