@@ -220,12 +220,11 @@ async fn account(
         let refused = response.extensions_mut().remove();
         let Refused { source, failure } = refused.unwrap_or_else(|| {
             // axum itself rejects a path that is not UTF-8.
-            let is_path = response.status().is_client_error();
-            Refused::from(if is_path {
-                Failure::UnknownPath
-            } else {
-                Failure::Internal
-            })
+            let failure = match response.status().is_client_error() {
+                true => Failure::UnknownPath,
+                false => Failure::Internal,
+            };
+            failure.into()
         });
         let (code, problem) = (failure.code(), failure.to_log());
         let (status, problem) = (code.status, cut(&problem));

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use appset_generator::Request;
 use ring::digest::{SHA256, digest};
-use serde_json::Value;
 use tokio::time::Instant;
 
 /// The maximum number of requests in the ledger. A new request replaces the one that was received longest ago.
@@ -91,12 +90,9 @@ impl Call {
 
     /// Returns the request.
     pub(crate) fn request(&self) -> Option<Request> {
-        let Ok(Value::Object(parameters)) = serde_json::from_str(&self.parameters) else {
-            return None;
-        };
         Some(Request {
             application_set: self.application_set.clone(),
-            parameters,
+            parameters: serde_json::from_str(&self.parameters).ok()?,
         })
     }
 }

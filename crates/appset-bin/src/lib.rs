@@ -44,7 +44,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::serve::{Bounds, Server};
+use crate::serve::{Bounds, Handler, Server};
 
 /// The version of the package. In a release `cargo xtask dist` sets it to the version and the commit.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
@@ -122,12 +122,13 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 
     let api = listen(flags.listen, "api")?;
     let ops = listen(flags.ops_listen, "ops")?;
-    let closed = |port| service.metrics.closed(port);
+    let metrics = &service.metrics;
     let router = api::ops_router(Arc::clone(&service));
-    let ops = Server::start(ops, None, router, Bounds::OPS, closed("ops"));
+    let handler = Handler::new(router, Bounds::OPS, metrics, "ops");
+    let ops = Server::start(ops, None, handler);
     let router = api::router(Arc::clone(&service));
-    let tls = service.certificate.clone();
-    let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
+    let handler = Handler::new(router, Bounds::api(flags), metrics, "api");
+    let api = Server::start(api, service.certificate.clone(), handler);
 
     let reloads = tokio::spawn(reload(Arc::clone(&service), hangup));
     let refreshes = tokio::spawn(refresh::run(Arc::clone(&service)));

@@ -156,16 +156,10 @@ impl Metrics {
         Running { metrics, finished }
     }
 
-    /// Returns the counters of connections that are closed early on `port`.
-    pub(crate) fn closed(&self, port: &str) -> Closed {
-        let counter = |reason: &str| {
-            let labels = [("port", port.to_owned()), ("reason", reason.to_owned())];
-            self.closed.get_or_create_owned(&labels)
-        };
-        Closed {
-            late: counter("late"),
-            evicted: counter("evicted"),
-        }
+    /// Returns the counter of connections that are closed early on `port`.
+    pub(crate) fn closed(&self, port: &str, reason: &str) -> Counter {
+        let labels = [("port", port.to_owned()), ("reason", reason.to_owned())];
+        self.closed.get_or_create_owned(&labels)
     }
 
     /// Counts the outcome of annotating an ApplicationSet.
@@ -247,15 +241,6 @@ impl RegistryMetrics {
             stale.set(0);
         }
     }
-}
-
-/// The counters of connections that are closed early on one port.
-#[derive(Clone)]
-pub(crate) struct Closed {
-    /// Connections whose time limit passed.
-    pub(crate) late: Counter,
-    /// Connections that were evicted to accept another one.
-    pub(crate) evicted: Counter,
 }
 
 /// The guard of a running call.

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::Flags;
 use crate::connection::Phase;
 use crate::live::Certificate;
-use crate::metrics::Closed;
+use crate::metrics::Metrics;
 
 /// The time from an answer to the head of the next request. Go's client keeps an idle connection for 90 s, and its request fails if
 /// the server has just closed the connection. A client that sends a head slowly has as much time, but is evicted before others.
@@ -75,20 +75,11 @@ impl Server {
     pub(crate) fn start(
         listener: TcpListener,
         tls: Option<Arc<Certificate>>,
-        router: Router,
-        bounds: Bounds,
-        closed: Closed,
+        handler: Handler,
     ) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let handler = Handler {
-            router,
-            bounds,
-            closed,
-        };
-        Self {
-            stop,
-            serving: tokio::spawn(accept(listener, tls, handler, stopped)),
-        }
+        let serving = tokio::spawn(accept(listener, tls, handler, stopped));
+        Self { stop, serving }
     }
 
     /// Stops accepting connections, closes idle ones, and waits for pending answers.
@@ -176,7 +167,7 @@ async fn accept(
         tokio::select! {
             biased;
             _ = &mut stopped => break,
-            () = open.place(handler.bounds.connections, &handler.closed.evicted) => {}
+            () = open.place(handler.bounds.connections, &handler.evicted) => {}
         }
         let acceptor = tls.as_ref().map(|it| TlsAcceptor::from(it.current()));
         let phase = Arc::new(Phase::default());
@@ -194,15 +185,27 @@ async fn accept(
     while open.tasks.join_next().await.is_some() {}
 }
 
-/// Serves HTTP on connections.
+/// Serves HTTP on the connections of one port.
 #[derive(Clone)]
-struct Handler {
+pub(crate) struct Handler {
     router: Router,
     bounds: Bounds,
-    closed: Closed,
+    /// Counts connections whose time limit passed.
+    late: Counter,
+    /// Counts connections that were evicted to accept another one.
+    evicted: Counter,
 }
 
 impl Handler {
+    pub(crate) fn new(router: Router, bounds: Bounds, metrics: &Metrics, port: &str) -> Self {
+        Self {
+            router,
+            bounds,
+            late: metrics.closed(port, "late"),
+            evicted: metrics.closed(port, "evicted"),
+        }
+    }
+
     async fn serve_tls(
         self,
         acceptor: TlsAcceptor,
@@ -218,7 +221,7 @@ impl Handler {
             Ok(Ok(stream)) => self.serve(stream, phase, closing).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_elapsed) => {
-                self.closed.late.inc();
+                self.late.inc();
             }
         }
     }
@@ -263,7 +266,7 @@ impl Handler {
                 biased;
                 ended = connection.as_mut() => break ended,
                 () = phase.late(late.as_mut()) => {
-                    self.closed.late.inc();
+                    self.late.inc();
                     return;
                 }
                 evicted = &mut closing, if !is_closing => {
@@ -277,7 +280,7 @@ impl Handler {
         };
         match ended {
             Err(error) if error.is_timeout() => {
-                self.closed.late.inc();
+                self.late.inc();
             }
             Err(error) => tracing::debug!(%error, "a connection failed"),
             Ok(()) => {}
@@ -294,7 +297,6 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     use super::*;
-    use crate::metrics::Metrics;
 
     fn parts() -> impl futures::Stream<Item = Result<Vec<u8>, std::io::Error>> {
         futures::stream::repeat_with(|| Ok(vec![b'x'; 64 << 10])).take(48)
@@ -308,15 +310,11 @@ mod tests {
             .route("/", get(async || "ok"))
             .route("/slow", never)
             .route("/long", get(async || Body::from_stream(parts())));
-        let closed = Metrics::new().closed("api");
-        let handler = Handler {
-            router,
-            bounds: Bounds {
-                connections: 1,
-                answer: Duration::from_secs(30),
-            },
-            closed,
+        let bounds = Bounds {
+            connections: 1,
+            answer: Duration::from_secs(30),
         };
+        let handler = Handler::new(router, bounds, &Metrics::new(), "api");
         tokio::spawn(async move {
             let (_closer, closing) = oneshot::channel();
             handler.serve(server, Arc::default(), closing).await;

@@ -97,15 +97,13 @@ impl Service {
     pub(crate) fn new(flags: &Flags) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let sources = Sources::new(&flags.config, &flags.objects, flags.deadline, &metrics)?;
-        let certificate = match (&flags.tls_cert, &flags.tls_key) {
-            (Some(cert), Some(key)) => Some(Live::new([cert.clone(), key.clone()], server_config)?),
-            _ => None,
-        };
+        let files = flags.tls_cert.clone().zip(flags.tls_key.clone());
+        let certificate = files.map(|(cert, key)| Live::new([cert, key], server_config));
         let memory = flags.memory.saturating_mul(MIB);
         let service = Self {
             sources,
             tokens: LiveTokens::new(flags.tokens_dir.clone(), flags.token_file.clone())?,
-            certificate: certificate.map(Arc::new),
+            certificate: certificate.transpose()?.map(Arc::new),
             places: Shares::new(flags.max_concurrent, Failure::Busy(flags.max_concurrent)),
             memory: Shares::new(memory, Failure::Memory(flags.memory)),
             compute: Compute::new(),

@@ -40,7 +40,9 @@ impl ImageClient<'_> {
         // For these statuses a GET is needed, because its body has the reason.
         match head.status() {
             StatusCode::OK => {
-                let known = header_digest(&head).and_then(|digest| match image.platform {
+                let said = head.headers().get("docker-content-digest");
+                let digest = said.and_then(|said| Digest::parse(said.to_str().ok()?));
+                let known = digest.and_then(|digest| match image.platform {
                     None => Some(digest),
                     Some(_) => self.caches.children.get(&(image.clone(), digest)),
                 });
@@ -285,12 +287,6 @@ impl ImageClient<'_> {
     fn failure(&self, what: impl Into<String>) -> Stop {
         failure(self.image, what).into()
     }
-}
-
-/// Returns the digest in the header of a response, if it is a valid one.
-fn header_digest(answer: &Answer) -> Option<Digest> {
-    let digest = answer.headers().get("docker-content-digest")?;
-    Digest::parse(digest.to_str().ok()?)
 }
 
 fn sha256(bytes: &[u8]) -> Option<Digest> {
