@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A value for each key that is in use. Keys come from requests, so none is kept longer.
 pub(crate) struct ByKey<K, T>(Mutex<HashMap<K, Arc<T>>>);
 
-impl<K: Clone + Eq + Hash, T> ByKey<K, T> {
-    pub(crate) fn new() -> Self {
+impl<K, T> Default for ByKey<K, T> {
+    fn default() -> Self {
         Self(Mutex::default())
     }
+}
 
+impl<K: Clone + Eq + Hash, T> ByKey<K, T> {
     /// Returns the value that others use for the key, or a new one.
     pub(crate) fn get(&self, key: &K, new: impl FnOnce() -> T) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_value_is_shared_while_it_is_in_use() {
-        let all = ByKey::new();
+        let all = ByKey::default();
         let one = all.get(&"a", || 1);
         assert_eq!(*all.get(&"a", || 2), 1);
         drop(one);

@@ -28,7 +28,7 @@ impl Compute {
         Self {
             all: Arc::new(Semaphore::new(processors)),
             of_each: processors / 2,
-            by_token: ByKey::new(),
+            by_token: ByKey::default(),
         }
     }
 

@@ -63,13 +63,13 @@ impl Registries {
     fn over(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             transport: Transport::new(wire, metrics.clone()),
-            caches: Caches::new(),
+            caches: Caches::default(),
             cache: Cache::builder()
                 .time_to_live(TTL)
                 .max_capacity(CAPACITY)
                 .build(),
-            failed: TtlCache::new(),
-            seen: TtlCache::new(),
+            failed: TtlCache::default(),
+            seen: TtlCache::default(),
             metrics,
             keychain: Fresh::unread(),
         }

@@ -177,8 +177,8 @@ impl Service {
         // The answer is recorded if push refresh is configured.
         let is_recorded = config.refresh().is_some() && request.object_name().is_some();
         let recorded = is_recorded.then(|| Call::new(profile, token, &request));
-        let query = self.sources.query(&config, profile, Some(token), request);
-        let query = runtime.block_on(query)?;
+        let namespaces = runtime.block_on(self.sources.objects.namespaces(&config));
+        let query = config.query(profile, Some(token), request, &namespaces)?;
         let output = query.output;
         span.record("source", output.source());
         let source = match query.source {
@@ -233,7 +233,8 @@ impl Service {
             let sources = &service.sources;
             let config = sources.config.current();
             let (profile, token) = (call.profile.as_deref(), Some(call.token.as_str()));
-            let query = runtime.block_on(sources.query(&config, profile, token, request))?;
+            let namespaces = runtime.block_on(sources.objects.namespaces(&config));
+            let query = config.query(profile, token, request, &namespaces)?;
             if let SourceQuery::ImageDigests(_) = query.source {
                 return Err(Failure::Internal);
             }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{
-    Config, Failure, Found, ImageDigests, ImageQuery, ParameterSet, Query, Request, SourceQuery,
-    Warning,
+    Config, Failure, Found, ImageDigests, ImageQuery, ParameterSet, Request, SourceQuery, Warning,
 };
 
 use crate::commands::ObjectFlags;
@@ -63,18 +62,6 @@ impl Sources {
         self.registries.reload(files.unwrap_or_default());
     }
 
-    /// Resolves `request` to a query, as [`Config::query`].
-    pub(crate) async fn query(
-        &self,
-        config: &Config,
-        profile: Option<&str>,
-        token: Option<&str>,
-        request: Request,
-    ) -> Result<Query, Failure> {
-        let namespaces = self.objects.namespaces(config).await;
-        config.query(profile, token, request, &namespaces)
-    }
-
     /// Computes the sets of a source.
     pub(crate) async fn sets(
         &self,
@@ -116,7 +103,8 @@ impl Sources {
     pub(crate) async fn ask(&self, profile: Option<&str>, body: &[u8]) -> Result<Vec<u8>, Failure> {
         let request = Request::from_body(body)?;
         let config = self.config.current();
-        let query = self.query(&config, profile, None, request).await?;
+        let namespaces = self.objects.namespaces(&config).await;
+        let query = config.query(profile, None, request, &namespaces)?;
         let sets = self.sets(&config, query.source).await?;
         query.output.answer(sets)?.to_body(0)
     }

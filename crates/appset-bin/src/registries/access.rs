@@ -53,22 +53,12 @@ type RepositoryKey = (String, String, Identity);
 type TokenKey = (String, Option<String>, String, Identity);
 
 /// The caches for all repositories.
+#[derive(Default)]
 pub(super) struct Caches {
     accesses: TtlCache<RepositoryKey, Access>,
     tokens: TtlCache<TokenKey, HeaderValue>,
     refused: TtlCache<TokenKey, Failure>,
     pub(super) children: Children,
-}
-
-impl Caches {
-    pub(super) fn new() -> Self {
-        Self {
-            accesses: TtlCache::new(),
-            tokens: TtlCache::new(),
-            refused: TtlCache::new(),
-            children: TtlCache::new(),
-        }
-    }
 }
 
 /// Returns the preferred challenge of a 401.

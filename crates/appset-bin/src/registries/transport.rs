@@ -121,7 +121,7 @@ impl Transport {
     pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             wire,
-            permits: ByKey::new(),
+            permits: ByKey::default(),
             metrics,
         }
     }

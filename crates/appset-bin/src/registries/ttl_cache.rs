@@ -19,14 +19,16 @@ pub(super) struct TtlCache<K, V> {
     turns: ByKey<K, tokio::sync::Mutex<()>>,
 }
 
-impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
-    pub(super) fn new() -> Self {
+impl<K, V> Default for TtlCache<K, V> {
+    fn default() -> Self {
         Self {
             values: Mutex::default(),
-            turns: ByKey::new(),
+            turns: ByKey::default(),
         }
     }
+}
 
+impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
     /// Returns the value, unless it has expired.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let all = self.lock();
@@ -81,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_value_expires() {
-        let cache = TtlCache::new();
+        let cache = TtlCache::default();
         cache.put("a", 1, Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(cache.get(&"a"), Some(1));
@@ -94,7 +96,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_of_several_calls_asks() {
-        let cache = TtlCache::new();
+        let cache = TtlCache::default();
         let ask = async |value: Result<i32, ()>| {
             let asked = async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -110,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_size_is_bounded() {
-        let cache = TtlCache::new();
+        let cache = TtlCache::default();
         for key in 0..=CAPACITY {
             cache.put(key, (), Duration::from_secs(9));
         }
