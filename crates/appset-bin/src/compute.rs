@@ -48,10 +48,8 @@ impl Compute {
         E: From<Failure> + Send + 'static,
     {
         // The semaphores are never closed.
-        let own = self
-            .by_token
-            .get(&token.to_owned(), || Semaphore::new(self.of_each));
-        let own = own.acquire_owned().await;
+        let (key, new) = (token.to_owned(), || Semaphore::new(self.of_each));
+        let own = self.by_token.get(&key, new).acquire_owned().await;
         let one = Arc::clone(&self.all).acquire_owned().await;
         let span = Span::current();
         let work = spawn_blocking(move || {

@@ -138,7 +138,7 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     }
     tracing::info!("draining");
     refreshes.abort();
-    service.drain();
+    service.metrics.draining.set(1);
     tokio::time::sleep(flags.shutdown_delay).await;
     // Running calls end at their deadline at the latest.
     api.finish().await;

@@ -106,8 +106,8 @@ impl Objects {
         let mut known = Namespaces::default();
         for (name, watched) in config.watched(&known) {
             if watched.namespaces {
-                let all = [ALL.to_owned()];
-                let namespaces = self.of(config, &name, &all, |it| &it.namespaces).await;
+                let place = everywhere(&name);
+                let namespaces = self.of(config, &place, |it| &it.namespaces).await;
                 let namespaces = namespaces.map(labels_by_name);
                 known.insert(&name, namespaces.map_err(|why| why.to_string()));
             }
@@ -127,27 +127,27 @@ impl Objects {
     ) -> Result<ByCluster<K>, Failure> {
         let mut found = ByCluster::new();
         for place in places {
-            let objects = self.of(config, &place.cluster, &place.namespaces, &kind);
-            found.insert(place.cluster.clone(), objects.await?);
+            let objects = self.of(config, place, &kind).await?;
+            found.insert(place.cluster.clone(), objects);
         }
         Ok(found)
     }
 
-    /// Returns all objects of a kind in namespaces of one cluster.
+    /// Returns all objects of a kind in one place.
     async fn of<K: Keep>(
         &self,
         config: &Config,
-        cluster: &str,
-        namespaces: &[String],
+        place: &Place,
         kind: impl Fn(&Cluster) -> &Kind<K>,
     ) -> Result<Vec<Arc<K::Kept>>, Failure>
     where
         K::Kept: From<Document<K::Kind>>,
     {
+        let cluster = &place.cluster;
         let found = self.lock().get(cluster).map(Arc::clone);
         let objects = match (self.dir(config.clusters(), cluster), found) {
-            (Some(dir), _) => in_files::<K>(dir, namespaces).await,
-            (None, Some(found)) => kind(&found).all(namespaces),
+            (Some(dir), _) => in_files::<K>(dir, place).await,
+            (None, Some(found)) => kind(&found).all(place),
             (None, None) => {
                 let why = "has just been removed from the configuration";
                 return Err(Failure::NotReady(format!("cluster {cluster} {why}")));
@@ -265,11 +265,16 @@ impl Cluster {
     }
 }
 
-/// Returns all objects of a kind in `namespaces` from the files of a directory, which are read for every call.
-async fn in_files<K: Keep>(
-    dir: PathBuf,
-    namespaces: &[String],
-) -> Result<Vec<Arc<K::Kept>>, Failure>
+/// Returns all namespaces of a cluster.
+fn everywhere(cluster: &str) -> Place {
+    Place {
+        cluster: cluster.to_owned(),
+        namespaces: vec![ALL.to_owned()],
+    }
+}
+
+/// Returns all objects of a kind in a place from the files of a directory, which are read for every call.
+async fn in_files<K: Keep>(dir: PathBuf, place: &Place) -> Result<Vec<Arc<K::Kept>>, Failure>
 where
     K::Kept: From<Document<K::Kind>>,
 {
@@ -278,12 +283,8 @@ where
         let error = anyhow::Error::from(error);
         Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
     })?;
-    objects.retain(|it| is_all(namespaces) || namespaces.contains(&it.key().namespace));
+    objects.retain(|it| place.has(&it.key().namespace));
     Ok(objects.into_iter().map(|it| Arc::new(it.into())).collect())
-}
-
-fn is_all(namespaces: &[String]) -> bool {
-    namespaces.iter().any(|namespace| namespace == ALL)
 }
 
 impl<K: Keep> Kind<K> {
@@ -293,11 +294,12 @@ impl<K: Keep> Kind<K> {
         Self { informer, changes }
     }
 
-    /// Returns all objects in `namespaces`.
-    fn all(&self, namespaces: &[String]) -> Result<Vec<Arc<K::Kept>>, Failure> {
-        let scopes = match is_all(namespaces) {
+    /// Returns all objects in a place.
+    fn all(&self, place: &Place) -> Result<Vec<Arc<K::Kept>>, Failure> {
+        let named = place.namespaces.iter().map(|it| Some(it.as_str()));
+        let scopes = match place.is_all() {
             true => vec![None],
-            false => namespaces.iter().map(|it| Some(it.as_str())).collect(),
+            false => named.collect(),
         };
         let mut all = Vec::new();
         for scope in scopes {
@@ -488,7 +490,7 @@ mod tests {
     }
 
     async fn poll(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
-        let all = [ALL.to_owned()];
+        let all = everywhere("in-cluster");
         loop {
             if let Ok(known) = namespaces.all(&all) {
                 let known = labels_by_name(known);
@@ -513,7 +515,7 @@ mod tests {
         };
         put("cart", json!({"team": "cart"}));
         let namespaces = Kind::new(&Arc::new(api.store()), NamespaceKeeper);
-        assert!(namespaces.all(&[ALL.to_owned()]).is_err());
+        assert!(namespaces.all(&everywhere("in-cluster")).is_err());
         namespaces.watch(&[ALL.to_owned()].into());
         wait_for(&namespaces, &["cart cart"]).await;
         assert!(namespaces.has_changed());

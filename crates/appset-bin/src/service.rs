@@ -246,11 +246,7 @@ impl Service {
         again.await
     }
 
-    /// Starts draining: the replica is not ready, and connections close after their answer.
-    pub(crate) fn drain(&self) {
-        self.metrics.draining.set(1);
-    }
-
+    /// Whether the replica is not ready, and connections close after their answer, because the process is ending.
     pub(crate) fn is_draining(&self) -> bool {
         self.metrics.draining.get() != 0
     }

@@ -59,10 +59,13 @@ impl ImageClient<'_> {
 
     /// Evaluates the response to a GET of the manifest.
     async fn evaluate(&self, answer: &Answer) -> Result<Option<Digest>, Stop> {
-        match (answer.status(), unknown(answer.body())) {
-            (StatusCode::OK, _) => self.of_manifest(answer).await.map(Some),
-            (StatusCode::NOT_FOUND, Some(Unknown::Manifest)) => self.missing().await,
-            (StatusCode::NOT_FOUND, Some(Unknown::Repository)) => self.without_repository(),
+        const NO_PROOF: &str = "reported it as unknown, which proves nothing with pullThrough or proof: none: it fetches from another registry, whose failures look the same";
+        match (answer.status(), unknown(answer.body()), self.image.proof) {
+            (StatusCode::OK, _, _) => self.of_manifest(answer).await.map(Some),
+            (StatusCode::NOT_FOUND, Some(_), Proof::None) => Err(self.failure(NO_PROOF)),
+            (StatusCode::NOT_FOUND, Some(Unknown::Manifest), Proof::Authorized) => Ok(None),
+            (StatusCode::NOT_FOUND, Some(Unknown::Manifest), Proof::TagList) => self.listed().await,
+            (StatusCode::NOT_FOUND, Some(Unknown::Repository), _) => self.without_repository(),
             _ => Err(self.refused(answer)),
         }
     }
@@ -188,16 +191,7 @@ impl ImageClient<'_> {
         }
     }
 
-    /// Checks that the tag is proven to be missing.
-    async fn missing(&self) -> Result<Option<Digest>, Stop> {
-        match self.image.proof {
-            Proof::Authorized => Ok(None),
-            Proof::None => Err(self.no_proof()),
-            Proof::TagList => self.listed().await,
-        }
-    }
-
-    /// Checks that the registry shows the tags of the repository.
+    /// Checks that the registry shows the tags of the repository, so that the tag is proven to be missing.
     async fn listed(&self) -> Result<Option<Digest>, Stop> {
         const STEP: &str = "waiting for its tags";
         let tags = match self.ask(Method::GET, "tags/list?n=1", STEP, SHORT).await {
@@ -215,18 +209,10 @@ impl ImageClient<'_> {
 
     /// Evaluates a missing repository: nothing was pushed to it yet, or its name is misspelt.
     fn without_repository(&self) -> Result<Option<Digest>, Stop> {
-        let image = self.image;
-        if image.proof == Proof::None {
-            return Err(self.no_proof());
-        }
-        if image.may_lack_repository {
+        if self.image.may_lack_repository {
             return Ok(None);
         }
         Err(self.failure("has no such repository: correct its name, or set onMissingRepository: missing if nothing was pushed to it yet"))
-    }
-
-    fn no_proof(&self) -> Stop {
-        self.failure("reported it as unknown, which proves nothing with pullThrough or proof: none: it fetches from another registry, whose failures look the same")
     }
 
     fn unlisted(&self, why: &str) -> Stop {

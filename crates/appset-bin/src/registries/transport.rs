@@ -292,13 +292,11 @@ fn not_a_url() -> Broken {
 /// Returns the value of `Retry-After`, which is in seconds or a date.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    match text.trim().parse() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => {
-            let date = httpdate::parse_http_date(text).ok()?;
-            Some(date.duration_since(now).unwrap_or_default())
-        }
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
     }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
 }
 
 /// Resolves `location` against `url`.
