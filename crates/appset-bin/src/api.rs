@@ -5,23 +5,20 @@
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use appset_generator::Failure;
-use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures::FutureExt as _;
+use axum::{Extension, Router};
+use futures::{FutureExt as _, stream};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Frame, SizeHint};
 use tracing::{Instrument as _, Span, field};
 
 use crate::service::{Answered, Received, Refused, Service, cut};
@@ -30,6 +27,8 @@ use crate::shares::Share;
 /// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
 const PATH: &str = "/api/v1/getparams.execute";
 
+/// The type of each body.
+const JSON: &str = "application/json";
 /// The maximum size of a body, in bytes.
 const MAX_BODY: usize = 1 << 20;
 /// The maximum size of a part in which an answer is written, in bytes.
@@ -55,17 +54,15 @@ async fn execute(
     caller: Caller,
     body: Body,
 ) -> Result<Answered, Refused> {
-    let Caller { token } = caller;
     let span = Span::current();
-    span.record("token", &token);
+    span.record("token", &caller.token);
     let profile = profile.map(|Path(profile)| profile);
     span.record("profile", profile.as_deref().map(cut));
-    let _place = service.place(&token).await?;
-    let mut memory = service.memory(&token);
-    let body = read(body, &service, &mut memory).await?;
+    let (_place, mut memory) = service.admit(&caller).await?;
+    let body = read(body, &mut memory).await?;
     let received = Received {
         profile,
-        token,
+        token: caller.token,
         body,
         memory,
     };
@@ -76,6 +73,8 @@ async fn execute(
 pub(crate) struct Caller {
     /// The name of the token.
     pub(crate) token: String,
+    /// Whether there is no other token.
+    pub(crate) is_only: bool,
 }
 
 impl FromRequestParts<Arc<Service>> for Caller {
@@ -91,9 +90,13 @@ impl FromRequestParts<Arc<Service>> for Caller {
             return Err(Failure::TwoTokens.into());
         }
         let sent = bearer(sent.as_bytes())?;
-        match service.tokens()?.name_of(sent) {
+        let tokens = service.tokens.current().ok_or_else(|| {
+            Failure::NotReady("the tokens cannot be read: see the generator's log".to_owned())
+        })?;
+        match tokens.name_of(sent) {
             Some(token) => Ok(Self {
                 token: token.to_owned(),
+                is_only: tokens.is_only(token),
             }),
             // If the Secret does not have the key, Argo CD sends the reference from the ConfigMap: `$key` or `$secret:key`.
             None if sent.starts_with(b"$") => Err(Failure::TokenReference.into()),
@@ -106,19 +109,16 @@ impl FromRequestParts<Arc<Service>> for Caller {
 fn bearer(header: &[u8]) -> Result<&[u8], Failure> {
     const SCHEME: &[u8] = b"bearer";
     match header.split_at_checked(SCHEME.len()) {
-        Some((scheme, [])) if scheme.eq_ignore_ascii_case(SCHEME) => Err(Failure::EmptyToken),
-        Some((scheme, [b' ', token @ ..])) if scheme.eq_ignore_ascii_case(SCHEME) => {
-            let token = token.trim_ascii();
-            (!token.is_empty())
-                .then_some(token)
-                .ok_or(Failure::EmptyToken)
+        Some((scheme, token @ ([] | [b' ', ..]))) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            let token = Some(token.trim_ascii()).filter(|token| !token.is_empty());
+            token.ok_or(Failure::EmptyToken)
         }
         _ => Err(Failure::OtherScheme),
     }
 }
 
 /// Reads a body, whose size is added to `memory` while it arrives.
-async fn read(body: Body, service: &Service, memory: &mut Share) -> Result<Vec<u8>, Failure> {
+async fn read(body: Body, memory: &mut Share) -> Result<Vec<u8>, Failure> {
     let mut body = Limited::new(body, MAX_BODY);
     let mut read = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -127,17 +127,14 @@ async fn read(body: Body, service: &Service, memory: &mut Share) -> Result<Vec<u
             false => Failure::Body(error.to_string()),
         })?;
         if let Ok(bytes) = frame.into_data() {
-            service.reserve(memory, bytes.len())?;
+            memory.grow(bytes.len())?;
             read.extend_from_slice(&bytes);
         }
     }
     Ok(read)
 }
 
-/// The body of an answer. Its memory is free when the last part of it is written.
-struct AnswerBody(Bytes);
-
-/// The bytes of a body with their memory.
+/// The bytes of a body with their memory, which is free when the last part of them is written.
 struct Held {
     bytes: Vec<u8>,
     _memory: Share,
@@ -146,24 +143,6 @@ struct Held {
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
-        let size = self.0.len().min(PART);
-        Poll::Ready((size > 0).then(|| Ok(Frame::data(self.0.split_to(size)))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.len() as u64)
     }
 }
 
@@ -176,19 +155,25 @@ struct Outcome {
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response {
-        let held = Held {
-            bytes: self.body,
-            _memory: self.memory,
-        };
-        let mut response = json(
-            StatusCode::OK,
-            Body::new(AnswerBody(Bytes::from_owner(held))),
-        );
-        response.extensions_mut().insert(Outcome {
+        let outcome = Outcome {
             source: self.source,
             count: self.count,
+        };
+        let headers = [
+            (header::CONTENT_TYPE, JSON.to_owned()),
+            (header::CONTENT_LENGTH, self.body.len().to_string()),
+        ];
+        let mut rest = Bytes::from_owner(Held {
+            bytes: self.body,
+            _memory: self.memory,
         });
-        response
+        // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
+        let parts = std::iter::from_fn(move || {
+            let size = rest.len().min(PART);
+            (size > 0).then(|| Ok::<_, Infallible>(rest.split_to(size)))
+        });
+        let body = Body::from_stream(stream::iter(parts));
+        (headers, Extension(outcome), body).into_response()
     }
 }
 
@@ -196,10 +181,10 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         // This response must be a complete error by itself, in case no layer replaces it: the controller deletes every
         // Application after status 200 without a body.
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
         let body = Failure::Internal.to_body("");
-        let mut response = json(StatusCode::INTERNAL_SERVER_ERROR, body);
-        response.extensions_mut().insert(self);
-        response
+        let headers = [(header::CONTENT_TYPE, JSON)];
+        (status, headers, Extension(self), body).into_response()
     }
 }
 
@@ -233,27 +218,25 @@ async fn account(
         service.metrics.answered(&source, count, started.elapsed());
     } else {
         let refused = response.extensions_mut().remove();
-        let Refused { source, failure } = refused.unwrap_or_else(|| rejected(&response).into());
-        let code = failure.code();
-        let problem = failure.to_log();
-        let problem = cut(&problem);
-        tracing::warn!(
-            status = code.status,
-            code = code.name,
-            ms,
-            problem,
-            "refused"
-        );
-        service
-            .metrics
-            .called(source.as_deref(), code.name, started.elapsed());
-        let mut headers = std::mem::take(response.headers_mut());
-        headers.remove(header::CONTENT_LENGTH);
-        headers.remove(header::CONTENT_TYPE);
-        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        response = json(status, failure.to_body(&id));
-        // For example `allow`, which lists the methods of a path.
-        response.headers_mut().extend(headers);
+        let Refused { source, failure } = refused.unwrap_or_else(|| {
+            // axum itself rejects a path that is not UTF-8.
+            let failure = match response.status().is_client_error() {
+                true => Failure::UnknownPath,
+                false => Failure::Internal,
+            };
+            failure.into()
+        });
+        let (code, problem) = (failure.code(), failure.to_log());
+        let (status, problem) = (code.status, cut(&problem));
+        tracing::warn!(status, code = code.name, ms, problem, "refused");
+        let metrics = &service.metrics;
+        metrics.called(source.as_deref(), code.name, started.elapsed());
+        let unknown = StatusCode::INTERNAL_SERVER_ERROR;
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(unknown);
+        *response.body_mut() = failure.to_body(&id).into();
+        // The length is that of the previous body. Other headers stay: `allow` lists the methods of a path.
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+        set(&mut response, header::CONTENT_TYPE, JSON);
         // If the body was not read, the server closes the connection. The header prevents the client from using it for the
         // next call, since Argo CD does not repeat a call that fails on a closed connection.
         set(&mut response, header::CONNECTION, "close");
@@ -264,36 +247,22 @@ async fn account(
     response
 }
 
-/// Returns the failure for a response of axum itself, which rejects a path that is not UTF-8.
-fn rejected(response: &Response) -> Failure {
-    if response.status().is_client_error() {
-        Failure::UnknownPath
-    } else {
-        Failure::Internal
-    }
-}
-
 /// Runs `call` until the deadline. A panic fails only this call.
 async fn bounded(
     service: &Service,
     call: impl Future<Output = Response>,
 ) -> Result<Response, Failure> {
+    let deadline = service.sources.deadline;
     let call = AssertUnwindSafe(call).catch_unwind();
-    match tokio::time::timeout(service.deadline, call).await {
+    match tokio::time::timeout(deadline, call).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_panic)) => Err(Failure::Internal),
         Err(_elapsed) => Err(Failure::Deadline {
-            seconds: service.deadline.as_secs(),
+            seconds: deadline.as_secs(),
             waiting: "waiting for the body of the request, for a processor or for a source"
                 .to_owned(),
         }),
     }
-}
-
-fn json(status: StatusCode, body: impl IntoResponse) -> Response {
-    let mut response = (status, body).into_response();
-    set(&mut response, header::CONTENT_TYPE, "application/json");
-    response
 }
 
 fn set(response: &mut Response, name: HeaderName, value: &'static str) {

@@ -1,7 +1,7 @@
 //! The command line: the flags of the server, and the commands `ask` and `validate`.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use appset_generator::{Config, Failure};
 use clap::{ArgGroup, Args, Parser, Subcommand};
+use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
 
-use crate::live::TokenPlace;
-use crate::service::Service;
+use crate::metrics::Metrics;
+use crate::sources::Sources;
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request is refused, or the configuration is invalid; \
 2 the command line is invalid; 3 an input cannot be read.";
@@ -41,68 +42,80 @@ pub struct CommandLine {
 
 /// The flags of the server.
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("tokens").required(true))]
+#[command(group = ArgGroup::new("tokens").args(["tokens_dir", "token_file"]).required(true))]
+// clap leaves the group of a struct with nested ones empty, and takes an empty group for absent flags.
+#[group(args = ["config"])]
 pub struct Flags {
     /// The configuration file; a change takes effect within a second, or at SIGHUP.
     #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
     pub(crate) config: PathBuf,
 
     /// A directory with one file per token, such as a mounted Secret; a change takes effect within a second, or at SIGHUP.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_TOKENS_DIR",
-        value_name = "DIR",
-        group = "tokens"
-    )]
+    #[arg(long, env = "GLOO_APPSET_TOKENS_DIR", value_name = "DIR")]
     pub(crate) tokens_dir: Option<PathBuf>,
 
     /// A file with the only token, such as /var/run/argo/token; a change takes effect within a second, or at SIGHUP.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_TOKEN_FILE",
-        value_name = "FILE",
-        group = "tokens"
-    )]
+    #[arg(long, env = "GLOO_APPSET_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// The address for requests of Argo CD.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080",
-        value_parser = address
-    )]
+    #[arg(long, env = "GLOO_APPSET_LISTEN", value_name = "ADDRESS")]
+    #[arg(default_value = "0.0.0.0:8080", value_parser = address)]
     pub(crate) listen: SocketAddr,
 
     /// The address of /livez, /readyz and /metrics.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_OPS_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "0.0.0.0:8081",
-        value_parser = address
-    )]
+    #[arg(long, env = "GLOO_APPSET_OPS_LISTEN", value_name = "ADDRESS")]
+    #[arg(default_value = "0.0.0.0:8081", value_parser = address)]
     pub(crate) ops_listen: SocketAddr,
 
     /// The certificates for https in PEM, the server's own first; a change takes effect within a second, or at SIGHUP.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_TLS_CERT",
-        value_name = "FILE",
-        requires = "tls_key"
-    )]
+    #[arg(long, env = "GLOO_APPSET_TLS_CERT", value_name = "FILE")]
+    #[arg(requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// The private key of the certificate in PEM.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
+    #[arg(long, env = "GLOO_APPSET_TLS_KEY", value_name = "FILE")]
+    #[arg(requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) objects: ObjectFlags,
+
+    /// The deadline of a call in seconds, from 0.1 to 600. Argo CD waits 30 seconds by default.
+    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS")]
+    #[arg(default_value = "25", value_parser = deadline)]
+    pub(crate) deadline: Duration,
+
+    /// The time in seconds, at most 600, for which new connections are accepted after SIGTERM, until the cluster has removed the
+    /// endpoint.
+    #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS")]
+    #[arg(default_value = "5", value_parser = seconds)]
+    pub(crate) shutdown_delay: Duration,
+
+    /// The maximum number of concurrent calls, of which one of several tokens may have half.
+    #[arg(long, env = "GLOO_APPSET_MAX_CONCURRENT", value_name = "NUMBER")]
+    #[arg(default_value = "64", value_parser = number(1, 10_000))]
+    pub(crate) max_concurrent: usize,
+
+    /// The maximum size of an answer in MiB.
+    #[arg(long, env = "GLOO_APPSET_MAX_ANSWER", value_name = "MIB")]
+    #[arg(default_value = "16", value_parser = number(1, 1024))]
+    pub(crate) max_answer: usize,
+
+    /// The memory in MiB for the bodies of requests and the answers in progress, of which one of several tokens may use half.
+    #[arg(long, env = "GLOO_APPSET_MEMORY", value_name = "MIB")]
+    #[arg(default_value = "96", value_parser = number(4, 65_536))]
+    pub(crate) memory: usize,
+
+    /// The least severe level that is logged to stderr: error, warn, info, debug or trace.
+    #[arg(long, env = "GLOO_APPSET_LOG_LEVEL", value_name = "LEVEL")]
+    #[arg(default_value = "info")]
+    pub(crate) log_level: LevelFilter,
+}
+
+/// Where objects are read.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ObjectFlags {
     /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
     /// ~/.kube/config.
     #[arg(long, env = "GLOO_APPSET_KUBECONFIG", value_name = "FILE")]
@@ -113,38 +126,9 @@ pub struct Flags {
     pub(crate) context: Option<String>,
 
     /// Read objects from the YAML files in this directory instead of a cluster.
-    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR")]
+    #[arg(conflicts_with_all = ["kubeconfig", "context"])]
     pub(crate) objects_dir: Option<PathBuf>,
-
-    /// The deadline of a call in seconds, from 0.1 to 600. Argo CD waits 30 seconds by default.
-    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = deadline)]
-    pub(crate) deadline: Duration,
-
-    /// The time in seconds, at most 600, for which new connections are accepted after SIGTERM, until the cluster has removed the
-    /// endpoint.
-    #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
-    pub(crate) shutdown_delay: Duration,
-
-    /// The maximum number of concurrent calls, of which one of several tokens may have half.
-    #[arg(long, env = "GLOO_APPSET_MAX_CONCURRENT", value_name = "NUMBER", default_value = "64", value_parser = number(1, 10_000))]
-    pub(crate) max_concurrent: usize,
-
-    /// The maximum size of an answer in MiB.
-    #[arg(long, env = "GLOO_APPSET_MAX_ANSWER", value_name = "MIB", default_value = "16", value_parser = number(1, 1024))]
-    pub(crate) max_answer: usize,
-
-    /// The memory in MiB for the bodies of requests and the answers in progress, of which one of several tokens may use half.
-    #[arg(long, env = "GLOO_APPSET_MEMORY", value_name = "MIB", default_value = "96", value_parser = number(4, 65_536))]
-    pub(crate) memory: usize,
-
-    /// The least severe level that is logged to stderr: error, warn, info, debug or trace.
-    #[arg(
-        long,
-        env = "GLOO_APPSET_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
-    pub(crate) log_level: LevelFilter,
 }
 
 /// A command that runs instead of the server.
@@ -155,11 +139,16 @@ pub(crate) enum Command {
     Ask(Ask),
     /// Check a configuration and exit.
     #[command(after_help = EXIT_CODES)]
-    Validate(Validate),
+    Validate {
+        /// The configuration file.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
 }
 
-/// The arguments of `ask`.
+/// The arguments of `ask`, which reads none from the environment.
 #[derive(Debug, Clone, Args)]
+#[command(mut_args(|flag| flag.env(None::<&str>)))]
 pub(crate) struct Ask {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
@@ -169,21 +158,12 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 
-    /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
-    /// ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// The context in the kubeconfig.
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-
-    /// Read objects from the YAML files in this directory instead of a cluster.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
-    objects_dir: Option<PathBuf>,
+    #[command(flatten)]
+    objects: ObjectFlags,
 
     /// The deadline in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "25", value_parser = deadline)]
+    #[arg(long, value_name = "SECONDS")]
+    #[arg(default_value = "25", value_parser = deadline)]
     deadline: Duration,
 
     /// The body that Argo CD would send: the text, a file, or - for stdin.
@@ -191,39 +171,23 @@ pub(crate) struct Ask {
     body: String,
 }
 
-/// The arguments of `validate`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Validate {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-}
-
-/// The outcome of a command whose inputs could be read.
-enum Outcome {
-    /// Success, with the text for stdout.
-    Success(Vec<u8>),
-    /// Failure, with the reason for stderr.
-    Failure(String),
-}
+/// The outcome of a command whose inputs could be read: the text for stdout, or the reason for stderr.
+type Outcome = Result<Vec<u8>, String>;
 
 /// Runs a command. Returns one of the [`EXIT_CODES`].
 pub(crate) fn run(command: &Command) -> ExitCode {
     let outcome = match command {
         Command::Ask(args) => crate::start_logging(LevelFilter::ERROR)
-            .and_then(|_log| crate::runtime()?.block_on(ask(args))),
-        Command::Validate(args) => validate(args),
+            .and_then(|_log| Runtime::new()?.block_on(ask(args))),
+        Command::Validate { config } => validate(config),
     };
     match outcome {
-        Ok(Outcome::Success(text)) => {
-            let mut stdout = std::io::stdout();
+        Ok(Ok(text)) => {
             // The reader may have closed the pipe.
-            let _ = stdout
-                .write_all(&text)
-                .and_then(|()| stdout.write_all(b"\n"));
+            let _ = std::io::stdout().write_all(&[&text, b"\n".as_slice()].concat());
             ExitCode::SUCCESS
         }
-        Ok(Outcome::Failure(why)) => print_error(&why, 1),
+        Ok(Err(why)) => print_error(&why, 1),
         Err(error) => print_error(&format!("{error:#}"), 3),
     }
 }
@@ -234,66 +198,54 @@ pub(crate) fn print_error(why: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn validate(args: &Validate) -> anyhow::Result<Outcome> {
-    Ok(match Config::from_yaml(&read(&args.config)?) {
-        Ok(config) => {
-            for warning in config.warnings() {
-                let _ = writeln!(std::io::stderr(), "warning: {warning}");
-            }
-            Outcome::Success(b"the configuration is valid".to_vec())
+fn validate(file: &Path) -> anyhow::Result<Outcome> {
+    Ok(config(file)?.map(|config| {
+        for warning in config.warnings() {
+            let _ = writeln!(std::io::stderr(), "warning: {warning}");
         }
-        Err(error) => Outcome::Failure(format!("{}: {error}", args.config.display())),
-    })
+        b"the configuration is valid".to_vec()
+    }))
+}
+
+/// Reads a configuration. The inner error is why it is invalid.
+fn config(file: &Path) -> anyhow::Result<Result<Config, String>> {
+    let config = Config::from_yaml(&read(file)?);
+    Ok(config.map_err(|error| format!("{}: {error}", file.display())))
 }
 
 async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
     let body = match args.body.as_str() {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("stdin cannot be read")?;
-            text
-        }
+        "-" => std::io::read_to_string(std::io::stdin()).context("stdin cannot be read")?,
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
-    let profiles: Vec<String> = match Config::from_yaml(&read(&args.config)?) {
-        Ok(config) => config.profiles().map(str::to_owned).collect(),
-        Err(error) => {
-            let why = format!("{}: {error}", args.config.display());
-            return Ok(Outcome::Failure(why));
-        }
+    let config = match config(&args.config)? {
+        Ok(config) => config,
+        Err(why) => return Ok(Err(why)),
     };
-    let flags = Flags {
-        kubeconfig: args.kubeconfig.clone(),
-        context: args.context.clone(),
-        objects_dir: args.objects_dir.clone(),
-        deadline: args.deadline,
-        ..Flags::for_one_call(&args.config)
-    };
-    let service = Service::new(&flags)?;
+    let metrics = Metrics::new();
+    let sources = Sources::new(&args.config, &args.objects, args.deadline, &metrics)?;
     let until = Instant::now() + args.deadline;
     loop {
-        let profile = args.profile.as_deref();
-        match service.ask(profile, body.as_bytes()).await {
+        let asked = sources.ask(args.profile.as_deref(), body.as_bytes());
+        match asked.await {
+            Ok(body) => return Ok(Ok(body)),
             // The objects of the cluster are still being listed.
             Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => {
                 sleep(PAUSE).await;
-                service.reload();
+                sources.reload();
             }
             Err(failure) => {
                 let code = failure.code().name;
-                return Ok(Outcome::Failure(match failure {
+                return Ok(Err(match failure {
                     // The message speaks of the `baseUrl` that Argo CD has.
                     Failure::UnknownProfile(name) => format!(
                         "unknown profile {name}: set --profile to one of {} ({code})",
-                        profiles.join(", ")
+                        config.profiles().collect::<Vec<_>>().join(", ")
                     ),
                     failure => format!("{failure} ({code})"),
                 }));
             }
-            Ok(body) => return Ok(Outcome::Success(body)),
         }
     }
 }
@@ -302,58 +254,18 @@ fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
-impl Flags {
-    /// Returns the flags for a command that answers one call without tokens and ports.
-    pub(crate) fn for_one_call(config: &Path) -> Self {
-        let unused = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self {
-            config: config.to_owned(),
-            tokens_dir: None,
-            token_file: None,
-            listen: unused,
-            ops_listen: unused,
-            tls_cert: None,
-            tls_key: None,
-            kubeconfig: None,
-            context: None,
-            objects_dir: None,
-            deadline: Duration::from_secs(25),
-            shutdown_delay: Duration::ZERO,
-            max_concurrent: 1,
-            max_answer: 1024,
-            memory: 4096,
-            log_level: LevelFilter::ERROR,
-        }
-    }
-
-    /// Returns where the tokens are. A server has one of the two flags.
-    pub(crate) fn tokens(&self) -> TokenPlace {
-        match (&self.tokens_dir, &self.token_file) {
-            (Some(dir), _) => TokenPlace::Dir(dir.clone()),
-            (None, Some(file)) => TokenPlace::File(file.clone()),
-            (None, None) => TokenPlace::Nowhere,
-        }
-    }
-}
-
 /// The longest time that a flag may have, in seconds.
 const LONGEST: f32 = 600.0;
+
 /// Parses an address to listen on. Without a host it is every address of the machine, and a name is looked up.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let given = if text.starts_with(':') {
-        format!("0.0.0.0{text}")
-    } else {
-        text.to_owned()
-    };
-    let found: Vec<_> = given
+    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
+    let found = format!("{host}{text}")
         .to_socket_addrs()
-        .map_err(|error| format!("expected host:port, such as 127.0.0.1:8080 or :8080: {error}"))?
-        .collect();
-    // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4.
-    let first = found.iter().find(|one| one.is_ipv4()).or(found.first());
-    first
-        .copied()
-        .ok_or_else(|| format!("{text} has no address"))
+        .map_err(|error| format!("expected host:port, such as 127.0.0.1:8080 or :8080: {error}"))?;
+    // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4. Of equals the first is taken.
+    let found = found.min_by_key(|address| !address.is_ipv4());
+    found.ok_or_else(|| format!("{text} has no address"))
 }
 
 /// Parses a number of seconds, which may have a fraction.

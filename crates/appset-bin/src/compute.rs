@@ -4,8 +4,7 @@
 //! and its deadline could not pass. So it runs on other threads, as much at a time as there are processors. One token uses at most
 //! half of them, so that the work of another token waits for few others.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use appset_generator::Failure;
@@ -13,11 +12,13 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::Span;
 
+use crate::by_key::ByKey;
+
 /// The processors.
 pub(crate) struct Compute {
     all: Arc<Semaphore>,
     of_each: usize,
-    by_token: Mutex<HashMap<String, Arc<Semaphore>>>,
+    by_token: ByKey<String, Semaphore>,
 }
 
 impl Compute {
@@ -27,7 +28,7 @@ impl Compute {
         Self {
             all: Arc::new(Semaphore::new(processors)),
             of_each: processors / 2,
-            by_token: Mutex::default(),
+            by_token: ByKey::default(),
         }
     }
 
@@ -47,7 +48,8 @@ impl Compute {
         E: From<Failure> + Send + 'static,
     {
         // The semaphores are never closed.
-        let own = self.own(token).acquire_owned().await;
+        let (key, new) = (token.to_owned(), || Semaphore::new(self.of_each));
+        let own = self.by_token.get(&key, new).acquire_owned().await;
         let one = Arc::clone(&self.all).acquire_owned().await;
         let span = Span::current();
         let work = spawn_blocking(move || {
@@ -57,23 +59,11 @@ impl Compute {
         work.await
             .unwrap_or_else(|_panic| Err(Failure::Internal.into()))
     }
-
-    fn own(&self, token: &str) -> Arc<Semaphore> {
-        let mut by_token = self.by_token.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = by_token.get(token) {
-            return Arc::clone(own);
-        }
-        // Tokens come and go with the files that name them.
-        by_token.retain(|_, own| Arc::strong_count(own) > 1);
-        let own = Arc::new(Semaphore::new(self.of_each));
-        by_token.insert(token.to_owned(), Arc::clone(&own));
-        own
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
     use super::*;

@@ -3,10 +3,13 @@
 //! hyper limits the time until the head of the next request. No library limits the time of a whole answer, which a client may
 //! read slowly, or chooses a connection to close when there are too many.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 /// The state of a connection, which its task shares with the task that accepts connections.
 #[derive(Debug, Default)]
@@ -18,15 +21,6 @@ struct State {
     until: Option<Instant>,
     /// Whether a request was answered with 2xx.
     is_served: bool,
-}
-
-/// The priority of a connection when one must be evicted. The lowest is evicted first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Priority {
-    /// The connection never had an answer with 2xx.
-    Unknown,
-    /// The connection is waiting for its next request.
-    Idle,
 }
 
 /// An answer is pending until this is dropped.
@@ -44,19 +38,25 @@ impl Phase {
         self.state().is_served = true;
     }
 
-    /// Returns until when the pending answer must be written, if there is one.
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.state().until
+    /// Completes when the time for the pending answer has passed. `timer` is set to it on each poll.
+    pub(crate) async fn late(&self, mut timer: Pin<&mut Sleep>) {
+        let late = poll_fn(|context| {
+            let Some(until) = self.state().until else {
+                return Poll::Pending;
+            };
+            if timer.deadline() != until {
+                timer.as_mut().reset(until);
+            }
+            timer.as_mut().poll(context)
+        });
+        late.await;
     }
 
-    /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because an answer is pending.
-    pub(crate) fn priority(&self) -> Option<Priority> {
+    /// Returns whether a request was answered with 2xx, which is why other connections are evicted before this one. Returns `None`
+    /// if it must not be evicted because an answer is pending.
+    pub(crate) fn evictable(&self) -> Option<bool> {
         let state = self.state();
-        match state.until {
-            Some(_) => None,
-            None if state.is_served => Some(Priority::Idle),
-            None => Some(Priority::Unknown),
-        }
+        state.until.is_none().then_some(state.is_served)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,19 +77,15 @@ mod tests {
     #[test]
     fn unknown_clients_are_evicted_first_and_pending_answers_never() {
         let phase = Arc::new(Phase::default());
-        assert_eq!(phase.priority(), Some(Priority::Unknown));
+        assert_eq!(phase.evictable(), Some(false));
         let pending = phase.begin(Duration::from_secs(30));
-        assert!(phase.priority().is_none() && phase.until().is_some());
+        assert!(phase.evictable().is_none() && phase.state().until.is_some());
         drop(pending);
-        assert_eq!(phase.priority(), Some(Priority::Unknown));
+        assert_eq!(phase.evictable(), Some(false));
         let pending = phase.begin(Duration::from_secs(30));
         phase.served();
-        assert_eq!(phase.priority(), None);
+        assert_eq!(phase.evictable(), None);
         drop(pending);
-        assert_eq!(
-            (phase.priority(), phase.until()),
-            (Some(Priority::Idle), None)
-        );
-        assert!(Priority::Unknown < Priority::Idle);
+        assert_eq!((phase.evictable(), phase.state().until), (Some(true), None));
     }
 }

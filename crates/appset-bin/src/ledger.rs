@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use appset_generator::Request;
 use ring::digest::{SHA256, digest};
-use serde_json::Value;
 use tokio::time::Instant;
 
 /// The maximum number of requests in the ledger. A new request replaces the one that was received longest ago.
@@ -29,8 +28,8 @@ const RETRY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Call {
     application_set: String,
-    profile: Option<String>,
-    token: String,
+    pub(crate) profile: Option<String>,
+    pub(crate) token: String,
     /// JSON.
     parameters: String,
 }
@@ -71,8 +70,9 @@ pub(crate) struct Ledger {
 /// A set whose answers have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
-    application_set: String,
-    value: String,
+    pub(crate) application_set: String,
+    /// The value of the annotation, which depends only on the answers.
+    pub(crate) value: String,
     changed: BTreeMap<Call, Hash>,
 }
 
@@ -88,34 +88,12 @@ impl Call {
         })
     }
 
-    pub(crate) fn profile(&self) -> Option<&str> {
-        self.profile.as_deref()
-    }
-
-    pub(crate) fn token(&self) -> &str {
-        &self.token
-    }
-
     /// Returns the request.
     pub(crate) fn request(&self) -> Option<Request> {
-        let Ok(Value::Object(parameters)) = serde_json::from_str(&self.parameters) else {
-            return None;
-        };
         Some(Request {
             application_set: self.application_set.clone(),
-            parameters,
+            parameters: serde_json::from_str(&self.parameters).ok()?,
         })
-    }
-}
-
-impl Due {
-    pub(crate) fn application_set(&self) -> &str {
-        &self.application_set
-    }
-
-    /// Returns the value of the annotation, which depends only on the answers.
-    pub(crate) fn value(&self) -> &str {
-        &self.value
     }
 }
 
@@ -142,21 +120,21 @@ impl Ledger {
     fn make_room(&mut self, token: &str) {
         let own = |call: &Call| call.token == token;
         let has_most = self.entries.keys().filter(|call| own(call)).count() >= MAX_OF_TOKEN;
-        if has_most || self.entries.len() >= MAX_CALLS {
-            let entries = self.entries.iter();
-            let candidates = entries.filter(|(call, _)| own(call) || !has_most);
-            let oldest = candidates.min_by_key(|(_, entry)| entry.asked);
-            if let Some(oldest) = oldest.map(|(call, _)| call.clone()) {
-                self.entries.remove(&oldest);
-            }
+        if !has_most && self.entries.len() < MAX_CALLS {
+            return;
+        }
+        let entries = self.entries.iter();
+        let candidates = entries.filter(|(call, _)| own(call) || !has_most);
+        let oldest = candidates.min_by_key(|(_, entry)| entry.asked);
+        if let Some(oldest) = oldest.map(|(call, _)| call.clone()) {
+            self.entries.remove(&oldest);
         }
     }
 
     /// Returns the requests whose answers are to be compared: `all`, or those that were not compared yet.
     pub(crate) fn calls(&mut self, all: bool, now: Instant) -> Vec<Call> {
-        let is_recent =
-            |_: &Call, entry: &mut Entry| now.saturating_duration_since(entry.asked) < EXPIRY;
-        self.entries.retain(is_recent);
+        let age = |entry: &Entry| now.saturating_duration_since(entry.asked);
+        self.entries.retain(|_, entry| age(entry) < EXPIRY);
         let entries = self.entries.iter();
         let open = entries.filter(|(_, entry)| all || !entry.is_compared);
         open.map(|(call, _)| call.clone()).collect()
@@ -180,17 +158,13 @@ impl Ledger {
             changed.insert(call.clone(), entry.now);
         }
         let all = sets.len();
-        let ready = sets
-            .into_iter()
-            .filter(|(set, _)| !self.paused.contains_key(*set));
-        let due: Vec<Due> = ready
-            .take(MAX_SETS)
-            .map(|(set, changed)| Due {
-                application_set: set.to_owned(),
-                value: value(changed.values()),
-                changed,
-            })
-            .collect();
+        sets.retain(|set, _| !self.paused.contains_key(*set));
+        let due = sets.into_iter().take(MAX_SETS).map(|(set, changed)| Due {
+            application_set: set.to_owned(),
+            value: value(changed.values()),
+            changed,
+        });
+        let due: Vec<Due> = due.collect();
         let is_more = due.len() < all;
         (due, is_more)
     }
@@ -208,9 +182,7 @@ impl Ledger {
                 }
                 self.paused.insert(set, now + pause);
             }
-            Outcome::Unknown => {
-                self.entries.retain(|call, _| call.application_set != set);
-            }
+            Outcome::Unknown => self.entries.retain(|call, _| call.application_set != set),
             Outcome::Failed => {
                 self.paused.insert(set, now + RETRY.max(pause));
             }
@@ -229,11 +201,8 @@ fn value<'h>(hashes: impl Iterator<Item = &'h Hash>) -> String {
     let sorted: BTreeSet<&Hash> = hashes.collect();
     let all: Vec<u8> = sorted.into_iter().flatten().copied().collect();
     let digits = hash(&all);
-    digits
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let digits = digits.iter().take(8).map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! serve, connection: connections, TLS, drain
 //!   -> api, shares, compute: one call, bounded and logged; what one token may hold; work on the processors
 //!     -> appset_generator: resolve the request to a query
-//!     -> registries, objects: look up what the query needs
+//!     -> sources, with registries and objects: look up what the query needs
 //!     -> appset_generator: compute the answer
 //! ```
 
 mod api;
+mod by_key;
 mod commands;
 mod compute;
 mod connection;
@@ -21,16 +22,20 @@ mod registries;
 mod serve;
 mod service;
 mod shares;
+mod sources;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 pub use commands::{CommandLine, Flags};
+use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tracing::level_filters::LevelFilter;
@@ -39,7 +44,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::serve::{Bounds, Server};
+use crate::serve::{Bounds, Handler, Server};
 
 /// The version of the package. In a release `cargo xtask dist` sets it to the version and the commit.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
@@ -52,6 +57,21 @@ fn user_agent() -> String {
     route_store::user_agent(env!("CARGO_PKG_NAME"), VERSION)
 }
 
+/// Makes a store for a cluster without connecting to it.
+fn store(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    request_timeout: Duration,
+) -> KubeRouteStore {
+    KubeRouteStore::new(KubeAccess {
+        kubeconfig,
+        context,
+        user_agent: user_agent(),
+        request_timeout,
+        limits: RequestLimits::default(),
+    })
+}
+
 /// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
     let flags = match (&line.command, &line.flags) {
@@ -62,18 +82,14 @@ pub fn run(line: &CommandLine) -> ExitCode {
     let Ok(_log) = start_logging(flags.log_level) else {
         return ExitCode::FAILURE;
     };
-    match runtime().and_then(|runtime| runtime.block_on(serve(flags))) {
+    let served = Runtime::new().map_err(anyhow::Error::from);
+    match served.and_then(|runtime| runtime.block_on(serve(flags))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    Ok(runtime.enable_all().build()?)
 }
 
 /// The number of records that wait to be written. Others are dropped: a log that nobody reads must not stop calls and probes.
@@ -84,6 +100,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<WorkerGuard> {
     let (stderr, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(RECORDS)
         .finish(std::io::stderr());
+    // kube logs every failed request, while the informers log the reason once.
+    let but_kube = Targets::new().with_target("kube_client", LevelFilter::OFF);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
@@ -91,14 +109,8 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<WorkerGuard> {
         .with_max_level(level)
         .with_writer(stderr)
         .finish()
-        .with(
-            Targets::new()
-                .with_default(LevelFilter::TRACE)
-                // kube logs every failed request, while the informers log the reason once.
-                .with_target("kube_client", LevelFilter::OFF),
-        )
-        .try_init()
-        .map_err(|error| anyhow::anyhow!(error))?;
+        .with(but_kube.with_default(LevelFilter::TRACE))
+        .try_init()?;
     Ok(guard)
 }
 
@@ -110,12 +122,13 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 
     let api = listen(flags.listen, "api")?;
     let ops = listen(flags.ops_listen, "ops")?;
-    let closed = |port| service.metrics.closed(port);
+    let metrics = &service.metrics;
     let router = api::ops_router(Arc::clone(&service));
-    let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
+    let handler = Handler::new(router, Bounds::OPS, metrics, "ops");
+    let ops = Server::start(ops, None, handler);
     let router = api::router(Arc::clone(&service));
-    let tls = service.certificate.clone();
-    let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
+    let handler = Handler::new(router, Bounds::api(flags), metrics, "api");
+    let api = Server::start(api, service.certificate.clone(), handler);
 
     let reloads = tokio::spawn(reload(Arc::clone(&service), hangup));
     let refreshes = tokio::spawn(refresh::run(Arc::clone(&service)));
@@ -125,7 +138,7 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     }
     tracing::info!("draining");
     refreshes.abort();
-    service.drain();
+    service.metrics.draining.set(1);
     tokio::time::sleep(flags.shutdown_delay).await;
     // Running calls end at their deadline at the latest.
     api.finish().await;

@@ -14,45 +14,33 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
-
-use crate::Flags;
 
 /// A value parsed from files. An invalid change keeps the previous value.
-pub(crate) struct Live<T> {
-    files: Vec<PathBuf>,
-    parse: Parse<T>,
-    /// The bytes that were parsed last. Locked while files are read.
-    seen: Mutex<Vec<Vec<u8>>>,
-    published: watch::Sender<Published<T>>,
+pub(crate) struct Live<T, const N: usize> {
+    files: [PathBuf; N],
+    parse: Parse<T, N>,
+    /// The bytes that were parsed last, unless a file could not be read since. Locked while files are read.
+    seen: Mutex<Option<[Vec<u8>; N]>>,
+    /// The value, and why the files have another content than this, if they have.
+    published: watch::Sender<(Arc<T>, Option<String>)>,
 }
 
 /// Parses the contents of the files, in their order.
-type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
+type Parse<T, const N: usize> = fn(&[Vec<u8>; N]) -> anyhow::Result<T>;
 
-struct Published<T> {
-    value: Arc<T>,
-    /// Why the files have another content than this, if they have.
-    problem: Option<String>,
-}
-
-impl<T> Live<T> {
+impl<T, const N: usize> Live<T, N> {
     /// Reads the files for the first time.
     ///
     /// # Errors
     /// Returns `Err` if a file cannot be read or is invalid.
-    pub(crate) fn new(
-        files: Vec<PathBuf>,
-        parse: impl Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync + 'static,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(files: [PathBuf; N], parse: Parse<T, N>) -> anyhow::Result<Self> {
         let seen = read(&files)?;
         let value = Arc::new(parse(&seen).with_context(|| names(&files))?);
-        let problem = None;
         Ok(Self {
             files,
-            parse: Box::new(parse),
-            seen: Mutex::new(seen),
-            published: watch::Sender::new(Published { value, problem }),
+            parse,
+            seen: Mutex::new(Some(seen)),
+            published: watch::Sender::new((value, None)),
         })
     }
 
@@ -60,15 +48,11 @@ impl<T> Live<T> {
     pub(crate) fn reload(&self) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match read(&self.files) {
-            Ok(bytes) if bytes == *seen => return,
-            Ok(bytes) => {
-                let parsed = (self.parse)(&bytes);
-                *seen = bytes;
-                parsed
-            }
+            Ok(bytes) if seen.as_ref() == Some(&bytes) => return,
+            Ok(bytes) => (self.parse)(seen.insert(bytes)),
             Err(error) => {
                 // Forces the next content to be parsed, even if it is unchanged.
-                seen.clear();
+                *seen = None;
                 Err(error)
             }
         };
@@ -76,78 +60,51 @@ impl<T> Live<T> {
         match read {
             Ok(value) => {
                 tracing::info!(files, "a change took effect");
-                let (value, problem) = (Arc::new(value), None);
-                self.published.send_replace(Published { value, problem });
+                self.published.send_replace((Arc::new(value), None));
             }
-            Err(error) => self.published.send_modify(|published| {
+            Err(error) => self.published.send_modify(|(_, before)| {
                 let problem = format!("{error:#}");
-                if published.problem.as_ref() != Some(&problem) {
+                if before.as_ref() != Some(&problem) {
                     tracing::error!(
                         files,
                         problem,
                         "a changed file is invalid: its previous content stays in use"
                     );
                 }
-                published.problem = Some(problem);
+                *before = Some(problem);
             }),
         }
     }
 
     /// Returns the value of the files, or their last valid value.
     pub(crate) fn current(&self) -> Arc<T> {
-        Arc::clone(&self.published.borrow().value)
+        Arc::clone(&self.published.borrow().0)
     }
 
     /// Whether the content of the files is valid and in use.
     pub(crate) fn is_good(&self) -> bool {
-        self.published.borrow().problem.is_none()
+        self.published.borrow().1.is_none()
     }
 }
 
-fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Vec<u8>>> {
-    let contents = files
-        .iter()
-        .map(|file| fs::read(file).with_context(|| format!("{} cannot be read", file.display())));
-    contents.collect()
+fn read<const N: usize>(files: &[PathBuf; N]) -> anyhow::Result<[Vec<u8>; N]> {
+    let mut contents = [const { Vec::new() }; N];
+    for (content, file) in contents.iter_mut().zip(files) {
+        *content = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    }
+    Ok(contents)
 }
 
 fn names(files: &[PathBuf]) -> String {
-    let names: Vec<_> = files
-        .iter()
-        .map(|file| file.display().to_string())
-        .collect();
-    names.join(", ")
+    let names = files.iter().map(|file| file.display().to_string());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// The certificate for https with its key.
-pub(crate) struct Certificate(Live<ServerConfig>);
-
-impl Certificate {
-    /// Reads the certificate, if the flags name one.
-    pub(crate) fn from_flags(flags: &Flags) -> anyhow::Result<Option<Arc<Self>>> {
-        let (Some(cert), Some(key)) = (&flags.tls_cert, &flags.tls_key) else {
-            return Ok(None);
-        };
-        let live = Live::new(vec![cert.clone(), key.clone()], |files| match files {
-            [cert, key] => server_config(cert, key),
-            _ => bail!("a certificate needs two files"),
-        })?;
-        Ok(Some(Arc::new(Self(live))))
-    }
-
-    /// Reads the files again.
-    pub(crate) fn reload(&self) {
-        self.0.reload();
-    }
-
-    /// Returns the acceptor for the next connection.
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        self.0.current().into()
-    }
-}
+pub(crate) type Certificate = Live<ServerConfig, 2>;
 
 /// Makes a configuration for TLS 1.2 and later, with HTTP/1.1 only.
-fn server_config(cert: &[u8], key: &[u8]) -> anyhow::Result<ServerConfig> {
+pub(crate) fn server_config([cert, key]: &[Vec<u8>; 2]) -> anyhow::Result<ServerConfig> {
     let certs = CertificateDer::pem_slice_iter(cert)
         .collect::<Result<Vec<_>, _>>()
         .context("the certificate is not PEM")?;
@@ -190,42 +147,34 @@ impl<T> Fresh<T> {
 
 /// The tokens, which may be rotated without a restart.
 pub(crate) struct LiveTokens {
-    place: TokenPlace,
+    path: PathBuf,
+    read: fn(&Path) -> io::Result<Tokens>,
     tokens: Fresh<Tokens>,
 }
 
-/// Where the tokens are.
-#[derive(Clone, Debug)]
-pub(crate) enum TokenPlace {
-    /// A directory with a file for each token.
-    Dir(PathBuf),
-    /// The file with the only token.
-    File(PathBuf),
-    /// Nowhere: a command needs none.
-    Nowhere,
-}
-
 impl LiveTokens {
-    /// Reads the tokens for the first time.
+    /// Reads the tokens for the first time, from the files in `dir` or from `file`.
     ///
     /// # Errors
-    /// Returns `Err` if the place is not what the flag says. A place that does not exist yet is no error.
-    pub(crate) fn new(place: TokenPlace) -> anyhow::Result<Self> {
-        match &place {
-            TokenPlace::Dir(dir) if dir.is_file() => {
+    /// Returns `Err` if a path is not what the flag says. One that does not exist yet is no error.
+    pub(crate) fn new(dir: Option<PathBuf>, file: Option<PathBuf>) -> anyhow::Result<Self> {
+        let (path, read): (_, fn(&Path) -> _) = match (dir, file) {
+            (Some(dir), _) if dir.is_file() => {
                 bail!("{} is a file: use --token-file", dir.display())
             }
-            TokenPlace::File(file) if file.is_dir() => bail!(
+            (Some(dir), _) => (dir, Tokens::in_dir),
+            (None, Some(file)) if file.is_dir() => bail!(
                 "{} is a directory, whose files would all be tokens: name the file, or use --tokens-dir",
                 file.display()
             ),
-            _ => {}
-        }
+            (None, Some(file)) => (file, Tokens::in_file),
+            (None, None) => bail!("neither --tokens-dir nor --token-file is given"),
+        };
         let tokens = Fresh::unread();
-        let tokens = Self { place, tokens };
+        let tokens = Self { path, read, tokens };
         tokens.reload();
         if tokens.current().is_some_and(|it| it.is_empty()) {
-            let path = tokens.place.shown();
+            let path = tokens.path.display().to_string();
             tracing::warn!(
                 path,
                 "there is no token: every call is refused until one is added"
@@ -236,16 +185,11 @@ impl LiveTokens {
 
     /// Reads the tokens again.
     pub(crate) fn reload(&self) {
-        let read = match &self.place {
-            TokenPlace::Dir(dir) => Tokens::in_dir(dir),
-            TokenPlace::File(file) => Tokens::in_file(file),
-            TokenPlace::Nowhere => return,
-        };
-        let problem = |error| {
-            let path = self.place.shown();
-            format!("the tokens in {path} cannot be read: {error}")
-        };
-        self.tokens.publish(read.map_err(problem));
+        self.tokens
+            .publish((self.read)(&self.path).map_err(|error| {
+                let path = self.path.display();
+                format!("the tokens in {path} cannot be read: {error}")
+            }));
     }
 
     /// Returns the tokens, if they can be read.
@@ -254,32 +198,29 @@ impl LiveTokens {
     }
 }
 
-impl TokenPlace {
-    fn shown(&self) -> String {
-        match self {
-            Self::Dir(path) | Self::File(path) => path.display().to_string(),
-            Self::Nowhere => String::new(),
-        }
-    }
-}
-
 /// The bearer tokens of callers. Each file has one token, and its name is the name of the token.
 ///
 /// Only hashes are kept: they have the same length, so a comparison takes the same time for every token.
+#[derive(Default)]
 pub(crate) struct Tokens(Vec<(String, Digest)>);
 
 impl Tokens {
     /// Reads a file. An empty one has no token.
     fn in_file(file: &Path) -> io::Result<Self> {
-        let mut tokens = Self(Vec::new());
+        let mut tokens = Self::default();
         tokens.add(file, &fs::read(file)?);
         Ok(tokens)
     }
 
-    /// Reads the files in a directory.
+    /// Reads the files in a directory, except hidden ones: the kubelet uses those for mounted Secrets.
     fn in_dir(dir: &Path) -> io::Result<Self> {
-        let mut tokens = Self(Vec::new());
-        for file in files(dir)? {
+        let mut tokens = Self::default();
+        for entry in fs::read_dir(dir)? {
+            let file = entry?.path();
+            let name = file.file_name().unwrap_or_default();
+            if name.as_encoded_bytes().starts_with(b".") || !file.is_file() {
+                continue;
+            }
             match fs::read(&file) {
                 // The file was removed after the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -319,19 +260,6 @@ impl Tokens {
     }
 }
 
-/// Lists the files in a directory, except hidden ones: the kubelet uses those for mounted Secrets.
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !hidden && entry.path().is_file() {
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -343,14 +271,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("number");
         let write = |text: &str| fs::write(&file, text).unwrap();
-        let parse = |bytes: &[Vec<u8>]| -> anyhow::Result<i32> {
-            Ok(std::str::from_utf8(&bytes[0])?.parse()?)
+        let parse = |[text]: &[Vec<u8>; 1]| -> anyhow::Result<i32> {
+            Ok(std::str::from_utf8(text)?.parse()?)
         };
         write("x");
-        assert!(Live::new(vec![file.clone()], parse).is_err());
+        assert!(Live::new([file.clone()], parse).is_err());
 
         write("1");
-        let live = Live::new(vec![file.clone()], parse).unwrap();
+        let live = Live::new([file.clone()], parse).unwrap();
         let read = || {
             live.reload();
             (*live.current(), live.is_good())
@@ -409,14 +337,17 @@ mod tests {
     fn a_place_must_be_what_its_flag_says() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("argocd");
-        let refused = |place| LiveTokens::new(place).err().map(|error| error.to_string());
+        let refused = |dir, file| {
+            let tokens = LiveTokens::new(dir, file);
+            tokens.err().map(|error| error.to_string())
+        };
         fs::write(&file, "t").unwrap();
-        let why = refused(TokenPlace::File(dir.path().to_owned())).unwrap();
+        let why = refused(None, Some(dir.path().to_owned())).unwrap();
         assert!(why.ends_with("name the file, or use --tokens-dir"), "{why}");
-        let why = refused(TokenPlace::Dir(file.clone())).unwrap();
+        let why = refused(Some(file.clone()), None).unwrap();
         assert!(why.ends_with("is a file: use --token-file"), "{why}");
 
-        let tokens = LiveTokens::new(TokenPlace::Dir(dir.path().to_owned())).unwrap();
+        let tokens = LiveTokens::new(Some(dir.path().to_owned()), None).unwrap();
         assert!(tokens.current().is_some());
         // A token may have been revoked, so none is known.
         drop(dir);

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, StatusCode};
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,28 +14,30 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::ledger::Outcome;
 use crate::objects::Report;
 
+/// Labels, each with its name and value.
+type Labels<const N: usize> = [(&'static str, String); N];
+/// A gauge of a number that is not negative.
+type Amount = Gauge<u64, AtomicU64>;
+
 /// All metrics. The values of labels are names from the configuration, never values of a request.
 pub(crate) struct Metrics {
     registry: Registry,
-    calls: Family<CallLabels, Counter>,
-    seconds: Family<SourceLabels, Histogram>,
-    empty: Family<SourceLabels, Counter>,
-    last_success: Family<SourceLabels, Gauge<f64, AtomicU64>>,
-    upstream: Family<SourceLabels, Counter>,
-    requests: Family<RequestLabels, Counter>,
-    remaining: Family<RegistryLabels, Gauge>,
-    stale: Family<RegistryLabels, Gauge>,
+    calls: Family<Labels<2>, Counter>,
+    seconds: Family<Labels<1>, Histogram>,
+    empty: Family<Labels<1>, Counter>,
+    last_success: Family<Labels<1>, Gauge<f64, AtomicU64>>,
+    pub(crate) registries: RegistryMetrics,
     running: Gauge,
     cancelled: Counter,
-    reloads: Counter,
-    config_warnings: Gauge,
-    closed: Family<ClosedLabels, Counter>,
-    refreshes: Family<RefreshLabels, Counter>,
-    remembered: Gauge,
-    draining: Gauge,
+    pub(crate) reloads: Counter,
+    pub(crate) config_warnings: Amount,
+    closed: Family<Labels<2>, Counter>,
+    refreshes: Family<Labels<1>, Counter>,
+    pub(crate) remembered: Amount,
+    pub(crate) draining: Gauge,
     config_good: Gauge,
-    synced: Family<KindLabels, Gauge>,
-    objects: Family<KindLabels, Gauge>,
+    synced: Family<Labels<3>, Gauge>,
+    objects: Family<Labels<3>, Amount>,
 }
 
 /// The buckets of the latency in seconds. The last one is the default deadline.
@@ -54,56 +56,19 @@ impl Register<'_> {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    source: String,
-    code: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SourceLabels {
-    source: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClosedLabels {
-    port: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefreshLabels {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RegistryLabels {
-    registry: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    registry: String,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabels {
-    cluster: String,
-    kind: &'static str,
-    namespace: String,
-}
-
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("gloo_appset");
         let mut register = Register(&mut registry);
+        let seconds = || Histogram::new(BUCKETS);
+        let upstream: Family<Labels<1>, Counter> =
+            register.add("upstream_queries", "Images that were not in the cache");
         Self {
             calls: register.add("calls", "Calls, by source and code"),
             seconds: register.put(
                 "call_seconds",
                 "Latency of calls",
-                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+                Family::new_with_constructor(seconds),
             ),
             empty: register.add(
                 "empty_answers",
@@ -113,19 +78,21 @@ impl Metrics {
                 "last_success_timestamp_seconds",
                 "Time of the last call that was answered with 200",
             ),
-            upstream: register.add("upstream_queries", "Images that were not in the cache"),
-            requests: register.add(
-                "registry_requests",
-                "Requests to registries and their token servers, by status, or broken without a response",
-            ),
-            remaining: register.add(
-                "registry_ratelimit_remaining",
-                "Requests that the registry still allows, from its last response",
-            ),
-            stale: register.add(
-                "registry_stale_seconds",
-                "Age of the last stale digest that was served while its registry failed; 0 if it works",
-            ),
+            registries: RegistryMetrics {
+                lookups: upstream.get_or_create_owned(&[("source", "image-digests".to_owned())]),
+                requests: register.add(
+                    "registry_requests",
+                    "Requests to registries and their token servers, by status, or broken without a response",
+                ),
+                remaining: register.add(
+                    "registry_ratelimit_remaining",
+                    "Requests that the registry still allows, from its last response",
+                ),
+                stale: register.add(
+                    "registry_stale_seconds",
+                    "Age of the last stale digest that was served while its registry failed; 0 if it works",
+                ),
+            },
             running: register.add("running_calls", "Number of running calls"),
             cancelled: register.add("cancelled_calls", "Calls that the client cancelled"),
             closed: register.add(
@@ -141,10 +108,7 @@ impl Metrics {
                 "Number of requests whose answers are compared when an object changes",
             ),
             draining: register.add("draining", "Whether the process is draining"),
-            reloads: register.add(
-                "reloads",
-                "How often the files that may change were read",
-            ),
+            reloads: register.add("reloads", "How often the files that may change were read"),
             config_good: register.add(
                 "config_good",
                 "Whether the current configuration file is valid and in use",
@@ -162,64 +126,40 @@ impl Metrics {
         }
     }
 
-    /// Returns the metrics of registries for lookups of `source`.
-    pub(crate) fn registries(&self, source: &str) -> RegistryMetrics {
-        let source = source.to_owned();
-        RegistryMetrics {
-            lookups: self.upstream.get_or_create_owned(&SourceLabels { source }),
-            requests: self.requests.clone(),
-            remaining: self.remaining.clone(),
-            stale: self.stale.clone(),
-        }
-    }
-
     /// Counts a call that ended with `code`.
     pub(crate) fn called(&self, source: Option<&str>, code: &'static str, took: Duration) {
-        let source = source.unwrap_or_default().to_owned();
-        let labels = SourceLabels {
-            source: source.clone(),
-        };
-        self.seconds
-            .get_or_create(&labels)
-            .observe(took.as_secs_f64());
-        self.calls.get_or_create(&CallLabels { source, code }).inc();
+        let labels = [("source", source.unwrap_or_default().to_owned())];
+        let seconds = self.seconds.get_or_create_owned(&labels);
+        seconds.observe(took.as_secs_f64());
+        let [source] = labels;
+        let labels = [source, ("code", code.to_owned())];
+        self.calls.get_or_create(&labels).inc();
     }
 
     /// Counts a call that was answered with `count` sets.
     pub(crate) fn answered(&self, source: &str, count: usize, took: Duration) {
         self.called(Some(source), "ok", took);
-        let labels = SourceLabels {
-            source: source.to_owned(),
-        };
+        let labels = [("source", source.to_owned())];
         if count == 0 {
             self.empty.get_or_create(&labels).inc();
         }
         if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
-            self.last_success
-                .get_or_create(&labels)
-                .set(now.as_secs_f64());
+            let last = self.last_success.get_or_create(&labels);
+            last.set(now.as_secs_f64());
         }
     }
 
     /// Counts a running call. If the result is dropped without [`finish`](Running::finish), the call counts as cancelled.
     pub(crate) fn begin(&self) -> Running<'_> {
         self.running.inc();
-        Running {
-            metrics: self,
-            finished: false,
-        }
+        let (metrics, finished) = (self, false);
+        Running { metrics, finished }
     }
 
-    /// Returns the counters of connections that are closed early on `port`.
-    pub(crate) fn closed(&self, port: &'static str) -> Closed {
-        let counter = |reason| {
-            let labels = ClosedLabels { port, reason };
-            self.closed.get_or_create_owned(&labels)
-        };
-        Closed {
-            late: counter("late"),
-            evicted: counter("evicted"),
-        }
+    /// Returns the counter of connections that are closed early on `port`.
+    pub(crate) fn closed(&self, port: &str, reason: &str) -> Counter {
+        let labels = [("port", port.to_owned()), ("reason", reason.to_owned())];
+        self.closed.get_or_create_owned(&labels)
     }
 
     /// Counts the outcome of annotating an ApplicationSet.
@@ -229,27 +169,8 @@ impl Metrics {
             Outcome::Unknown => "unknown",
             Outcome::Failed => "failed",
         };
-        self.refreshes
-            .get_or_create(&RefreshLabels { outcome })
-            .inc();
-    }
-
-    /// Sets the number of recorded requests.
-    pub(crate) fn remembered(&self, requests: usize) {
-        self.remembered.set(requests.try_into().unwrap_or(i64::MAX));
-    }
-
-    pub(crate) fn warned(&self, warnings: usize) {
-        let warnings = warnings.try_into().unwrap_or(i64::MAX);
-        self.config_warnings.set(warnings);
-    }
-
-    pub(crate) fn reloaded(&self) {
-        self.reloads.inc();
-    }
-
-    pub(crate) fn drain(&self) {
-        self.draining.set(1);
+        let labels = [("outcome", outcome.to_owned())];
+        self.refreshes.get_or_create(&labels).inc();
     }
 
     /// Returns all metrics in the text format of OpenMetrics.
@@ -257,22 +178,16 @@ impl Metrics {
         self.config_good.set(config_good.into());
         self.synced.clear();
         self.objects.clear();
-        for Report {
-            cluster,
-            kind,
-            namespace,
-            objects,
-        } in watches
-        {
-            let labels = KindLabels {
-                cluster,
-                kind,
-                namespace,
-            };
-            let synced = self.synced.get_or_create(&labels);
-            synced.set(objects.is_some().into());
-            if let Some(objects) = objects.and_then(|objects| objects.try_into().ok()) {
-                self.objects.get_or_create(&labels).set(objects);
+        for watch in watches {
+            let labels = [
+                ("cluster", watch.cluster),
+                ("kind", watch.kind.to_owned()),
+                ("namespace", watch.namespace),
+            ];
+            let synced = self.synced.get_or_create_owned(&labels);
+            synced.set(watch.objects.is_some().into());
+            if let Some(objects) = watch.objects {
+                self.objects.get_or_create(&labels).set(objects as u64);
             }
         }
         let mut text = String::new();
@@ -286,79 +201,45 @@ impl Metrics {
 /// The metrics of registries. The values of labels are registries from the configuration.
 #[derive(Clone)]
 pub(crate) struct RegistryMetrics {
-    lookups: Counter,
-    requests: Family<RequestLabels, Counter>,
-    remaining: Family<RegistryLabels, Gauge>,
-    stale: Family<RegistryLabels, Gauge>,
+    /// Lookups of images that were not in the cache.
+    pub(crate) lookups: Counter,
+    requests: Family<Labels<2>, Counter>,
+    remaining: Family<Labels<1>, Gauge>,
+    stale: Family<Labels<1>, Amount>,
 }
 
 impl RegistryMetrics {
-    /// Counts the lookup of an image that was not in the cache.
-    pub(crate) fn lookup(&self) {
-        self.lookups.inc();
+    /// Counts a request by the status of its response, or as `broken` without one.
+    pub(crate) fn requested(&self, registry: &str, code: &str) {
+        let labels = [("registry", registry.to_owned()), ("code", code.to_owned())];
+        self.requests.get_or_create(&labels).inc();
     }
 
     /// Counts a response of a registry.
     pub(crate) fn answered(&self, registry: &str, status: StatusCode, headers: &HeaderMap) {
-        self.count(registry, status.as_str());
+        self.requested(registry, status.as_str());
         let remaining = headers.get("ratelimit-remaining");
         let remaining = remaining.and_then(|text| {
             // `76;w=21600` is 76 in six hours.
             text.to_str().ok()?.split(';').next()?.trim().parse().ok()
         });
         if let Some(remaining) = remaining {
-            let registry = registry.to_owned();
-            let labels = RegistryLabels { registry };
+            let labels = [("registry", registry.to_owned())];
             self.remaining.get_or_create(&labels).set(remaining);
         }
     }
 
-    /// Counts a request without a response.
-    pub(crate) fn broken(&self, registry: &str) {
-        self.count(registry, "broken");
-    }
-
     /// Sets the age of the stale digest that was served.
     pub(crate) fn served_stale(&self, registry: &str, age: Duration) {
-        let age = age.as_secs().try_into().unwrap_or(i64::MAX);
-        let registry = registry.to_owned();
-        self.stale
-            .get_or_create(&RegistryLabels { registry })
-            .set(age);
+        let labels = [("registry", registry.to_owned())];
+        self.stale.get_or_create(&labels).set(age.as_secs());
     }
 
     /// Records that a registry works.
     pub(crate) fn served_fresh(&self, registry: &str) {
-        let registry = registry.to_owned();
-        if let Some(stale) = self.stale.get(&RegistryLabels { registry }) {
+        if let Some(stale) = self.stale.get(&[("registry", registry.to_owned())]) {
             stale.set(0);
         }
-    }
-
-    fn count(&self, registry: &str, code: &str) {
-        let (registry, code) = (registry.to_owned(), code.to_owned());
-        self.requests
-            .get_or_create(&RequestLabels { registry, code })
-            .inc();
-    }
-}
-
-/// The counters of connections that are closed early on one port.
-#[derive(Clone)]
-pub(crate) struct Closed {
-    late: Counter,
-    evicted: Counter,
-}
-
-impl Closed {
-    /// Counts a connection whose time limit passed.
-    pub(crate) fn late(&self) {
-        self.late.inc();
-    }
-
-    /// Counts a connection that was evicted.
-    pub(crate) fn evicted(&self) {
-        self.evicted.inc();
     }
 }
 

@@ -9,19 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use appset_generator::{
-    ByCluster, ClusterAccess, Clusters, Config, Failure, NamespaceLabels, Namespaces, Place,
-    Rollout, Watched,
+    ByCluster, Clusters, Config, Failure, NamespaceLabels, Namespaces, Place, Rollout, Watched,
 };
 use gloo_types::{Document, KubernetesCluster, ObjectKey, Resource, RouteTable, Workspace};
+use kube::core::PartialObjectMeta;
 use route_store::{
-    Change, DirRouteStore, Informer, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits,
-    StoreError, Unknown, WholeDocuments,
+    Change, DirRouteStore, Informer, Keep, Kept, KubeRouteStore, StoreError, Unknown,
+    WholeDocuments,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::TryRecvError;
 
-use crate::Flags;
+use crate::commands::ObjectFlags;
 
 /// The name for all namespaces in a configuration.
 const ALL: &str = "*";
@@ -32,15 +31,14 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The objects of all clusters.
 pub(crate) struct Objects {
-    kubeconfig: Option<PathBuf>,
-    context: Option<String>,
-    dir: Option<PathBuf>,
+    flags: ObjectFlags,
+    /// The clusters that are watched: none if the objects are in files.
     clusters: Mutex<BTreeMap<String, Arc<Cluster>>>,
 }
 
 /// The objects of one cluster.
 pub(crate) struct Cluster {
-    origin: Origin,
+    access: Access,
     pub(crate) route_tables: Kind<WholeDocuments<RouteTable>>,
     pub(crate) rollouts: Kind<WholeDocuments<Rollout>>,
     pub(crate) workspaces: Kind<WholeDocuments<Workspace>>,
@@ -48,21 +46,13 @@ pub(crate) struct Cluster {
     namespaces: Kind<NamespaceKeeper>,
 }
 
-/// The origin of the objects of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
-    Dir(PathBuf),
-    Cluster {
-        kubeconfig: Option<PathBuf>,
-        context: Option<String>,
-    },
-}
+/// How a cluster is reached: the kubeconfig and the context in it.
+type Access = (Option<PathBuf>, Option<String>);
 
 /// The objects of one kind in one cluster.
-pub(crate) enum Kind<K: Keep> {
-    /// The files are read for every call.
-    Dir(DirRouteStore),
-    Cluster(Informer<K>, Mutex<Receiver<Change>>),
+pub(crate) struct Kind<K: Keep> {
+    informer: Informer<K>,
+    changes: Mutex<Receiver<Change>>,
 }
 
 /// The state of one kind in one namespace of a cluster, for the metrics.
@@ -76,41 +66,37 @@ pub(crate) struct Report {
 
 impl Objects {
     /// Makes the value without connecting to a cluster.
-    pub(crate) fn new(flags: &Flags) -> Self {
+    pub(crate) fn new(flags: ObjectFlags) -> Self {
         Self {
-            kubeconfig: flags.kubeconfig.clone(),
-            context: flags.context.clone(),
-            dir: flags.objects_dir.clone(),
+            flags,
             clusters: Mutex::default(),
         }
     }
 
     /// Watches the objects that the configuration needs, and stops all other watches.
     pub(crate) fn watch(&self, config: &Config) {
-        let nothing = Namespaces::default();
-        let mut watched = config.watched(&nothing);
+        if self.flags.objects_dir.is_some() {
+            return;
+        }
+        let mut known = Namespaces::default();
+        let watched = config.watched(&known);
         let mut clusters = self.lock();
-        clusters.retain(|name, _| watched.contains_key(name));
-        for name in watched.keys() {
-            let origin = self.origin(config.clusters(), name);
-            if clusters.get(name).is_none_or(|it| it.origin != origin) {
-                clusters.insert(name.clone(), Arc::new(Cluster::new(origin)));
-            }
-        }
-        let by_label = watched.iter().filter(|(_, it)| it.namespaces);
-        let by_label: Vec<_> = by_label.map(|(name, _)| name.clone()).collect();
-        if !by_label.is_empty() {
-            let mut known = Namespaces::default();
-            for name in by_label {
+        clusters.retain(|name, cluster| {
+            let access = self.access(config.clusters(), name);
+            watched.contains_key(name) && cluster.access == access
+        });
+        for (name, watched) in watched {
+            let new = || Arc::new(Cluster::new(self.access(config.clusters(), &name)));
+            let cluster = clusters.entry(name.clone()).or_insert_with(new);
+            if watched.namespaces {
                 // Stale labels count as well: a namespace is watched until the API server reports that it is deleted.
-                let labels = clusters.get(&name).map(|it| it.namespaces.last_known());
-                known.insert(&name, Ok(labels_by_name(labels.unwrap_or_default())));
+                let namespaces = cluster.namespaces.informer.all();
+                known.insert(&name, Ok(labels_by_name(namespaces)));
             }
-            watched = config.watched(&known);
         }
-        for (name, cluster) in clusters.iter() {
-            if let Some(watched) = watched.get(name) {
-                cluster.watch(watched);
+        for (name, watched) in config.watched(&known) {
+            if let Some(cluster) = clusters.get(&name) {
+                cluster.watch(&watched);
             }
         }
     }
@@ -119,19 +105,12 @@ impl Objects {
     pub(crate) async fn namespaces(&self, config: &Config) -> Namespaces {
         let mut known = Namespaces::default();
         for (name, watched) in config.watched(&known) {
-            if !watched.namespaces {
-                continue;
+            if watched.namespaces {
+                let place = everywhere(&name);
+                let namespaces = self.of(config, &place, |it| &it.namespaces).await;
+                let namespaces = namespaces.map(labels_by_name);
+                known.insert(&name, namespaces.map_err(|why| why.to_string()));
             }
-            let cluster = self.cluster(&name);
-            let namespaces = match &cluster {
-                Ok(cluster) => cluster.namespaces.all(&[ALL.to_owned()]).await,
-                Err(why) => Err(why.clone()),
-            };
-            let namespaces = namespaces.map(labels_by_name);
-            known.insert(
-                &name,
-                namespaces.map_err(|why| of_cluster(config.clusters(), &name, why).to_string()),
-            );
         }
         known
     }
@@ -148,26 +127,51 @@ impl Objects {
     ) -> Result<ByCluster<K>, Failure> {
         let mut found = ByCluster::new();
         for place in places {
-            let cluster = self.cluster(&place.cluster)?;
-            let objects = kind(&cluster).all(&place.namespaces).await;
-            let objects =
-                objects.map_err(|why| of_cluster(config.clusters(), &place.cluster, why))?;
+            let objects = self.of(config, place, &kind).await?;
             found.insert(place.cluster.clone(), objects);
         }
         Ok(found)
     }
 
-    /// Whether an object has changed since the last call of this function.
+    /// Returns all objects of a kind in one place.
+    async fn of<K: Keep>(
+        &self,
+        config: &Config,
+        place: &Place,
+        kind: impl Fn(&Cluster) -> &Kind<K>,
+    ) -> Result<Vec<Arc<K::Kept>>, Failure>
+    where
+        K::Kept: From<Document<K::Kind>>,
+    {
+        let cluster = &place.cluster;
+        let found = self.lock().get(cluster).map(Arc::clone);
+        let objects = match (self.dir(config.clusters(), cluster), found) {
+            (Some(dir), _) => in_files::<K>(dir, place).await,
+            (None, Some(found)) => kind(&found).all(place),
+            (None, None) => {
+                let why = "has just been removed from the configuration";
+                return Err(Failure::NotReady(format!("cluster {cluster} {why}")));
+            }
+        };
+        objects.map_err(|why| of_cluster(config, cluster, why))
+    }
+
+    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
     pub(crate) fn have_changed(&self) -> bool {
         let clusters = self.lock();
-        let changed = clusters.values().filter(|it| it.has_changed());
-        changed.count() > 0
+        let kinds = clusters.values().flat_map(|cluster| cluster.kinds());
+        // Every kind must be asked, since asking also resets it.
+        let changed = kinds.filter(|kind| kind.has_changed()).count();
+        changed > 0 || self.flags.objects_dir.is_some()
     }
 
     /// Returns the state of all watches.
     pub(crate) fn report(&self) -> Vec<Report> {
         let clusters = self.lock();
-        let reports = clusters.iter().flat_map(|(name, it)| it.report(name));
+        let reports = clusters.iter().flat_map(|(name, cluster)| {
+            let kinds = cluster.kinds().into_iter();
+            kinds.flat_map(|kind| kind.report(name))
+        });
         reports.collect()
     }
 
@@ -178,44 +182,39 @@ impl Objects {
             let clusters = self.lock().clone();
             clusters.into_iter().find_map(|(name, cluster)| {
                 let why = Failure::NotReady(part(&cluster)?);
-                Some(of_cluster(config.clusters(), &name, why).to_string())
+                Some(of_cluster(config, &name, why).to_string())
             })
         };
         unsynced(|it| it.namespaces.unsynced()).or_else(|| {
             self.watch(config);
-            unsynced(Cluster::unsynced)
+            unsynced(|it| it.kinds().into_iter().find_map(Watch::unsynced))
         })
     }
 
-    fn cluster(&self, name: &str) -> Result<Arc<Cluster>, Failure> {
-        let cluster = self.lock().get(name).map(Arc::clone);
-        cluster.ok_or_else(|| {
-            Failure::NotReady(format!(
-                "cluster {name} has just been removed from the configuration"
-            ))
+    /// Returns the directory with the objects of a cluster, if they are in files.
+    fn dir(&self, clusters: &Clusters, name: &str) -> Option<PathBuf> {
+        let dir = self.flags.objects_dir.as_ref()?;
+        Some(match clusters {
+            Clusters::One(_) => dir.clone(),
+            Clusters::Several(_) => dir.join(name),
         })
     }
 
-    /// Returns the origin of the objects of a cluster. Unset fields of the configuration inherit from the flags.
-    fn origin(&self, clusters: &Clusters, name: &str) -> Origin {
-        let unset = ClusterAccess::default();
-        let (access, below) = match clusters {
-            Clusters::One(_) => (&unset, None),
-            Clusters::Several(several) => (several.get(name).unwrap_or(&unset), Some(name)),
+    /// Returns how a cluster is reached. Unset fields of the configuration inherit from the flags.
+    fn access(&self, clusters: &Clusters, name: &str) -> Access {
+        let access = match clusters {
+            Clusters::One(_) => None,
+            Clusters::Several(several) => several.get(name).cloned(),
         };
-        if let Some(dir) = &self.dir {
-            return Origin::Dir(below.map_or_else(|| dir.clone(), |name| dir.join(name)));
-        }
-        let kubeconfig = access.kubeconfig.as_ref().map(PathBuf::from);
+        let access = access.unwrap_or_default();
         // The context of the flags belongs to the kubeconfig of the flags.
-        let context = match &access.kubeconfig {
-            Some(_) => access.context.clone(),
-            None => access.context.clone().or_else(|| self.context.clone()),
-        };
-        Origin::Cluster {
-            kubeconfig: kubeconfig.or_else(|| self.kubeconfig.clone()),
-            context,
-        }
+        let inherited = self.flags.context.clone();
+        let context = inherited.filter(|_| access.kubeconfig.is_none());
+        let kubeconfig = access.kubeconfig.map(PathBuf::from);
+        (
+            kubeconfig.or_else(|| self.flags.kubeconfig.clone()),
+            access.context.or(context),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Cluster>>> {
@@ -224,18 +223,20 @@ impl Objects {
 }
 
 /// Adds the name of the cluster to `why` if the configuration has several clusters.
-fn of_cluster(clusters: &Clusters, name: &str, why: Failure) -> Failure {
-    match clusters {
+fn of_cluster(config: &Config, name: &str, why: Failure) -> Failure {
+    match config.clusters() {
         Clusters::One(_) => why,
         Clusters::Several(_) => why.in_cluster(name),
     }
 }
 
 impl Cluster {
-    fn new(origin: Origin) -> Self {
-        let store = Store::new(&origin);
+    /// Makes the value without connecting to the cluster.
+    fn new(access: Access) -> Self {
+        let (kubeconfig, context) = access.clone();
+        let store = Arc::new(crate::store(kubeconfig, context, REQUEST_TIMEOUT));
         Self {
-            origin,
+            access,
             route_tables: Kind::new(&store, WholeDocuments::default()),
             rollouts: Kind::new(&store, WholeDocuments::default()),
             workspaces: Kind::new(&store, WholeDocuments::default()),
@@ -253,173 +254,117 @@ impl Cluster {
         self.namespaces.watch(&namespaces.into_iter().collect());
     }
 
-    fn has_changed(&self) -> bool {
-        // Every kind must be asked, since asking also resets it.
-        let kinds = [
-            self.route_tables.has_changed(),
-            self.rollouts.has_changed(),
-            self.workspaces.has_changed(),
-            self.clusters.has_changed(),
-            self.namespaces.has_changed(),
-        ];
-        kinds.contains(&true)
-    }
-
-    fn report(&self, cluster: &str) -> Vec<Report> {
-        let mut reports = self.route_tables.report(cluster);
-        reports.extend(self.rollouts.report(cluster));
-        reports.extend(self.workspaces.report(cluster));
-        reports.extend(self.clusters.report(cluster));
-        reports.extend(self.namespaces.report(cluster));
-        reports
-    }
-
-    /// Returns why the first list of a kind is missing, if one is. Namespaces are not considered.
-    fn unsynced(&self) -> Option<String> {
-        let unsynced = self.route_tables.unsynced();
-        unsynced
-            .or_else(|| self.rollouts.unsynced())
-            .or_else(|| self.workspaces.unsynced())
-            .or_else(|| self.clusters.unsynced())
+    fn kinds(&self) -> [&dyn Watch; 5] {
+        [
+            &self.route_tables,
+            &self.rollouts,
+            &self.workspaces,
+            &self.clusters,
+            &self.namespaces,
+        ]
     }
 }
 
-/// The store with the objects of a cluster.
-enum Store {
-    Dir(DirRouteStore),
-    Cluster(Arc<KubeRouteStore>),
-}
-
-impl Store {
-    /// Makes the store without reading from it.
-    fn new(origin: &Origin) -> Self {
-        match origin {
-            Origin::Dir(dir) => Self::Dir(DirRouteStore::new(dir)),
-            Origin::Cluster {
-                kubeconfig,
-                context,
-            } => Self::Cluster(Arc::new(KubeRouteStore::new(KubeAccess {
-                kubeconfig: kubeconfig.clone(),
-                context: context.clone(),
-                user_agent: crate::user_agent(),
-                request_timeout: REQUEST_TIMEOUT,
-                limits: RequestLimits::default(),
-            }))),
-        }
+/// Returns all namespaces of a cluster.
+fn everywhere(cluster: &str) -> Place {
+    Place {
+        cluster: cluster.to_owned(),
+        namespaces: vec![ALL.to_owned()],
     }
 }
 
-impl<K: Keep> Kind<K>
+/// Returns all objects of a kind in a place from the files of a directory, which are read for every call.
+async fn in_files<K: Keep>(dir: PathBuf, place: &Place) -> Result<Vec<Arc<K::Kept>>, Failure>
 where
     K::Kept: From<Document<K::Kind>>,
 {
-    fn new(store: &Store, keep: K) -> Self {
-        match store {
-            Store::Dir(dir) => Self::Dir(dir.clone()),
-            Store::Cluster(store) => {
-                let informer = Informer::new(Arc::clone(store), keep);
-                let changes = Mutex::new(informer.subscribe());
-                Self::Cluster(informer, changes)
-            }
-        }
+    let objects = DirRouteStore::new(dir).objects::<K::Kind>().await;
+    let mut objects = objects.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
+    })?;
+    objects.retain(|it| place.has(&it.key().namespace));
+    Ok(objects.into_iter().map(|it| Arc::new(it.into())).collect())
+}
+
+impl<K: Keep> Kind<K> {
+    fn new(store: &Arc<KubeRouteStore>, keep: K) -> Self {
+        let informer = Informer::new(Arc::clone(store), keep);
+        let changes = Mutex::new(informer.subscribe());
+        Self { informer, changes }
     }
 
-    /// Returns all objects in `namespaces`.
-    async fn all(&self, namespaces: &[String]) -> Result<Vec<Arc<K::Kept>>, Failure> {
-        let is_all = namespaces.iter().any(|namespace| namespace == ALL);
-        match self {
-            Self::Dir(dir) => {
-                let objects = dir.objects::<K::Kind>().await.map_err(|error| {
-                    let error = anyhow::Error::from(error);
-                    Failure::Upstream(format!("{}s: {error:#}", K::Kind::KIND))
-                })?;
-                let objects = objects.into_iter();
-                let objects =
-                    objects.filter(|it| is_all || namespaces.contains(&it.key().namespace));
-                Ok(objects.map(|it| Arc::new(it.into())).collect())
-            }
-            Self::Cluster(informer, _) if is_all => {
-                let objects = informer.checked(STALE);
-                objects.map_err(|why| Failure::NotReady(unknown::<K::Kind>(None, &why)))
-            }
-            Self::Cluster(informer, _) => {
-                let mut all = Vec::new();
-                for namespace in namespaces {
-                    let objects = informer.objects(namespace, STALE);
-                    all.extend(objects.map_err(|why| {
-                        Failure::NotReady(unknown::<K::Kind>(Some(namespace), &why))
-                    })?);
-                }
-                Ok(all)
-            }
-        }
-    }
-
-    /// Returns the last known objects, which may be stale.
-    fn last_known(&self) -> Vec<Arc<K::Kept>> {
-        match self {
-            Self::Dir(_) => Vec::new(),
-            Self::Cluster(informer, _) => informer.all(),
-        }
-    }
-
-    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
-    fn has_changed(&self) -> bool {
-        let Self::Cluster(_, changes) = self else {
-            return true;
+    /// Returns all objects in a place.
+    fn all(&self, place: &Place) -> Result<Vec<Arc<K::Kept>>, Failure> {
+        let named = place.namespaces.iter().map(|it| Some(it.as_str()));
+        let scopes = match place.is_all() {
+            true => vec![None],
+            false => named.collect(),
         };
-        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut has_changed = false;
-        while !matches!(
-            changes.try_recv(),
-            Err(TryRecvError::Empty | TryRecvError::Closed)
-        ) {
-            has_changed = true;
+        let mut all = Vec::new();
+        for scope in scopes {
+            let unknown = |why| Failure::NotReady(unknown::<K::Kind>(scope, &why));
+            all.extend(self.known(scope).map_err(unknown)?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the objects in a namespace, or in all.
+    fn known(&self, namespace: Option<&str>) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+        match namespace {
+            Some(namespace) => self.informer.objects(namespace, STALE),
+            None => self.informer.checked(STALE),
+        }
+    }
+
+    fn watch(&self, namespaces: &BTreeSet<String>) {
+        // A watch of all namespaces includes those that other sources name.
+        match namespaces.contains(ALL) {
+            true => self.informer.watch_all(),
+            false => self.informer.watch_only(namespaces),
+        }
+    }
+}
+
+/// What the watches of any kind have in common.
+trait Watch {
+    /// Whether an object has changed since the last call of this function.
+    fn has_changed(&self) -> bool;
+
+    /// Returns the state of each watch.
+    fn report(&self, cluster: &str) -> Vec<Report>;
+
+    /// Returns why the first list of a watch is missing, if one is.
+    fn unsynced(&self) -> Option<String>;
+}
+
+impl<K: Keep> Watch for Kind<K> {
+    fn has_changed(&self) -> bool {
+        let changes = self.changes.lock();
+        let mut changes = changes.unwrap_or_else(PoisonError::into_inner);
+        let has_changed = !changes.is_empty();
+        if has_changed {
+            *changes = changes.resubscribe();
         }
         has_changed
     }
 
-    fn watch(&self, namespaces: &BTreeSet<String>) {
-        match self {
-            // A watch of all namespaces includes those that other sources name.
-            Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.watch_all(),
-            Self::Cluster(informer, _) => informer.watch_only(namespaces),
-            Self::Dir(_) => {}
-        }
-    }
-
     fn report(&self, cluster: &str) -> Vec<Report> {
-        let Self::Cluster(informer, _) = self else {
-            return Vec::new();
-        };
-        let scopes = informer.status().scopes.into_iter();
-        let reports = scopes.map(|scope| {
-            let objects = match &scope.namespace {
-                Some(namespace) => informer.objects(namespace, STALE).ok(),
-                None => informer.checked(STALE).ok(),
-            };
-            Report {
-                cluster: cluster.to_owned(),
-                kind: K::Kind::KIND,
-                namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
-                objects: objects.map(|objects| objects.len()),
-            }
+        let scopes = self.informer.status().scopes.into_iter();
+        let reports = scopes.map(|scope| Report {
+            cluster: cluster.to_owned(),
+            kind: K::Kind::KIND,
+            objects: (self.known(scope.namespace.as_deref()).ok()).map(|objects| objects.len()),
+            namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
         });
         reports.collect()
     }
 
     fn unsynced(&self) -> Option<String> {
-        let Self::Cluster(informer, _) = self else {
-            return None;
-        };
-        informer.status().scopes.into_iter().find_map(|scope| {
-            let why = match scope.problem {
-                _ if scope.is_synced => return None,
-                Some(error) => Unknown::Failed(error),
-                None => Unknown::NoAnswer,
-            };
-            Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
-        })
+        let mut scopes = self.informer.status().scopes.into_iter();
+        let scope = scopes.find(|scope| !scope.is_synced)?;
+        let why = scope.problem.map_or(Unknown::NoAnswer, Unknown::Failed);
+        Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
     }
 }
 
@@ -490,18 +435,12 @@ impl Keep for NamespaceKeeper {
         &self,
         object: &str,
     ) -> Result<LabelledNamespace, Box<dyn std::error::Error + Send + Sync>> {
-        let object: Value = serde_json::from_str(object)?;
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-        let labels = object
-            .pointer("/metadata/labels")
-            .filter(|it| !it.is_null());
-        let labels = labels.cloned();
+        let object: PartialObjectMeta = serde_json::from_str(object)?;
+        let metadata = object.metadata;
         Ok(LabelledNamespace {
-            key: ObjectKey::new("", text("/metadata/name").unwrap_or_default()),
-            version: text("/metadata/resourceVersion")
-                .unwrap_or_default()
-                .to_owned(),
-            labels: serde_json::from_value(labels.unwrap_or_else(|| Value::Object(Map::new())))?,
+            key: ObjectKey::new("", metadata.name.unwrap_or_default()),
+            version: metadata.resource_version.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
         })
     }
 }
@@ -551,9 +490,9 @@ mod tests {
     }
 
     async fn poll(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
-        let all = [ALL.to_owned()];
+        let all = everywhere("in-cluster");
         loop {
-            if let Ok(known) = namespaces.all(&all).await {
+            if let Ok(known) = namespaces.all(&all) {
                 let known = labels_by_name(known);
                 let shown = known.iter().map(|(name, labels)| {
                     let team = labels.get("team").map_or("", String::as_str);
@@ -575,9 +514,8 @@ mod tests {
             api.put("", json!({"metadata": {"name": name, "labels": labels}}));
         };
         put("cart", json!({"team": "cart"}));
-        let store = Store::Cluster(Arc::new(api.store()));
-        let namespaces = Kind::new(&store, NamespaceKeeper);
-        assert!(namespaces.all(&[ALL.to_owned()]).await.is_err());
+        let namespaces = Kind::new(&Arc::new(api.store()), NamespaceKeeper);
+        assert!(namespaces.all(&everywhere("in-cluster")).is_err());
         namespaces.watch(&[ALL.to_owned()].into());
         wait_for(&namespaces, &["cart cart"]).await;
         assert!(namespaces.has_changed());
@@ -593,11 +531,12 @@ mod tests {
 
     #[test]
     fn unset_fields_of_a_cluster_inherit_from_the_flags() {
-        let objects = |dir: Option<&str>| Objects {
-            kubeconfig: Some("/flags".into()),
-            context: Some("main".to_owned()),
-            dir: dir.map(PathBuf::from),
-            clusters: Mutex::default(),
+        let objects = |dir: Option<&str>| {
+            Objects::new(ObjectFlags {
+                kubeconfig: Some("/flags".into()),
+                context: Some("main".to_owned()),
+                objects_dir: dir.map(PathBuf::from),
+            })
         };
         let config = Config::from_yaml(
             "
@@ -610,21 +549,19 @@ static: {hello: {}}",
         );
         let config = config.unwrap();
         let check = |name: &str, kubeconfig: &str, context: Option<&str>| {
-            let origin = objects(None).origin(config.clusters(), name);
-            let expect = Origin::Cluster {
-                kubeconfig: Some(kubeconfig.into()),
-                context: context.map(str::to_owned),
-            };
-            assert_eq!(origin, expect, "{name}");
-            let origin = objects(Some("/dir")).origin(config.clusters(), name);
-            assert_eq!(origin, Origin::Dir(format!("/dir/{name}").into()));
+            let access = objects(None).access(config.clusters(), name);
+            let expect = (Some(kubeconfig.into()), context.map(str::to_owned));
+            assert_eq!(access, expect, "{name}");
+            assert_eq!(objects(None).dir(config.clusters(), name), None);
+            let dir = objects(Some("/dir")).dir(config.clusters(), name);
+            assert_eq!(dir, Some(format!("/dir/{name}").into()));
         };
         check("at-hand", "/flags", Some("main"));
         check("context", "/flags", Some("c"));
         check("file", "/file", None);
         check("both", "/file", Some("c"));
         let one = Clusters::One("in-cluster".to_owned());
-        let origin = objects(Some("/dir")).origin(&one, "in-cluster");
-        assert_eq!(origin, Origin::Dir("/dir".into()));
+        let dir = objects(Some("/dir")).dir(&one, "in-cluster");
+        assert_eq!(dir, Some("/dir".into()));
     }
 }

@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use appset_generator::{Config, Failure, Refresh};
 use futures::FutureExt as _;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use route_store::{ClientError, KubeAccess, KubeRouteStore, RequestLimits};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use route_store::{ClientError, KubeRouteStore};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -37,27 +37,22 @@ pub(crate) async fn run(service: Arc<Service>) {
     let mut seen: Option<Arc<Config>> = None;
     let mut is_open = false;
     loop {
-        let config = service.config();
+        let config = service.sources.config.current();
         let Some(refresh) = config.refresh() else {
             sleep(OFF).await;
             continue;
         };
         sleep(refresh.interval).await;
         let is_same = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &config));
-        let has_changed = service.have_objects_changed() || !is_same;
-        if sets.as_ref().is_none_or(|it| it.refresh != *refresh) {
-            sets = Some(ApplicationSets::new(refresh.clone()));
-        }
-        if let Some(sets) = &sets {
-            let round = round(&service, sets, has_changed || is_open);
-            is_open = AssertUnwindSafe(round)
-                .catch_unwind()
-                .await
-                .unwrap_or_else(|_panic| {
-                    tracing::error!("the comparison of answers panicked: report this as a bug");
-                    false
-                });
-        }
+        let has_changed = service.sources.objects.have_changed() || !is_same;
+        sets.take_if(|it| it.refresh != *refresh);
+        let sets = sets.get_or_insert_with(|| ApplicationSets::new(refresh.clone()));
+        let round = round(&service, sets, has_changed || is_open);
+        let ended = AssertUnwindSafe(round).catch_unwind().await;
+        is_open = ended.unwrap_or_else(|_panic| {
+            tracing::error!("the comparison of answers panicked: report this as a bug");
+            false
+        });
         seen = Some(config);
     }
 }
@@ -81,9 +76,8 @@ async fn round(service: &Arc<Service>, sets: &ApplicationSets, all: bool) -> boo
     for set in due {
         let outcome = sets.annotate(&set).await;
         service.metrics.refreshed(outcome);
-        let interval = sets.refresh.interval;
-        let now = Instant::now();
-        service.ledger().settle(&set, outcome, interval, now);
+        let (pause, now) = (sets.refresh.interval, Instant::now());
+        service.ledger().settle(&set, outcome, pause, now);
         is_open |= outcome == Outcome::Failed;
     }
     is_open || is_more_due
@@ -98,13 +92,8 @@ struct ApplicationSets {
 impl ApplicationSets {
     /// Makes the value without connecting to the API server.
     fn new(refresh: Refresh) -> Self {
-        let store = KubeRouteStore::new(KubeAccess {
-            kubeconfig: refresh.access.kubeconfig.as_ref().map(PathBuf::from),
-            context: refresh.access.context.clone(),
-            user_agent: crate::user_agent(),
-            request_timeout: REQUEST_TIMEOUT,
-            limits: RequestLimits::default(),
-        });
+        let kubeconfig = refresh.access.kubeconfig.as_ref().map(PathBuf::from);
+        let store = crate::store(kubeconfig, refresh.access.context.clone(), REQUEST_TIMEOUT);
         Self { refresh, store }
     }
 
@@ -117,7 +106,7 @@ impl ApplicationSets {
                 Ok(_) => {}
                 Err(error) => {
                     let problem = format!("{error:#}");
-                    let set = due.application_set();
+                    let set = &due.application_set;
                     tracing::warn!(namespace, set, problem, "cannot annotate an ApplicationSet");
                     outcome = Outcome::Failed;
                 }
@@ -128,33 +117,21 @@ impl ApplicationSets {
 
     /// Annotates the set in `namespace`. Returns whether it exists.
     async fn patch(&self, namespace: &str, due: &Due) -> anyhow::Result<bool> {
-        let resource = ApiResource {
-            group: "argoproj.io".to_owned(),
-            version: "v1alpha1".to_owned(),
-            api_version: "argoproj.io/v1alpha1".to_owned(),
-            kind: "ApplicationSet".to_owned(),
-            plural: "applicationsets".to_owned(),
-        };
-        let patch = json!({"metadata": {"annotations": {ANNOTATION: due.value()}}});
+        let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "ApplicationSet");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "applicationsets");
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION: due.value}}}));
+        let (set, params) = (due.application_set.as_str(), PatchParams::default());
         let patched = async {
             let client = self.store.client().await?.clone();
             let sets: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
-            let params = PatchParams::default();
-            let patched = sets
-                .patch_metadata(due.application_set(), &params, &Patch::Merge(&patch))
-                .await;
-            match patched {
+            match sets.patch_metadata(set, &params, &patch).await {
                 Ok(_) => anyhow::Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
                 Err(error) => Err(ClientError::from(error).into()),
             }
         };
         let patched = timeout(REQUEST_TIMEOUT, patched).await;
-        patched.context("no answer in time")?.with_context(|| {
-            format!(
-                "cannot patch ApplicationSet {namespace}/{}",
-                due.application_set()
-            )
-        })
+        let patched = patched.context("no answer in time")?;
+        patched.with_context(|| format!("cannot patch ApplicationSet {namespace}/{set}"))
     }
 }

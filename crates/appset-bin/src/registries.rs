@@ -13,8 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::live::Fresh;
 use crate::metrics::RegistryMetrics;
-use crate::registries::access::{Accesses, ImageClient, Stop};
-use crate::registries::lookup::{Children, Lookup};
+use crate::registries::access::{Caches, ImageClient, Stop};
 pub(crate) use crate::registries::transport::Deadline;
 use crate::registries::transport::{Transport, Wire};
 use crate::registries::ttl_cache::TtlCache;
@@ -44,8 +43,7 @@ const SECOND_LOOKUP: Duration = Duration::from_secs(5);
 /// The client for registries with its caches.
 pub(crate) struct Registries {
     transport: Transport,
-    accesses: Accesses,
-    children: Children,
+    caches: Caches,
     /// The digests. `None` caches that an image does not exist.
     cache: Cache<Key, Option<Digest>>,
     failed: TtlCache<Key, Failure>,
@@ -65,14 +63,13 @@ impl Registries {
     fn over(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             transport: Transport::new(wire, metrics.clone()),
-            accesses: Accesses::new(),
-            children: TtlCache::new(),
+            caches: Caches::default(),
             cache: Cache::builder()
                 .time_to_live(TTL)
                 .max_capacity(CAPACITY)
                 .build(),
-            failed: TtlCache::new(),
-            seen: TtlCache::new(),
+            failed: TtlCache::default(),
+            seen: TtlCache::default(),
             metrics,
             keychain: Fresh::unread(),
         }
@@ -168,7 +165,7 @@ impl Registries {
             return Err(failure);
         }
         let ask = async {
-            self.metrics.lookup();
+            self.metrics.lookups.inc();
             let asked = self.digest(image, &key.1, deadline).await;
             if let Err(failure) = &asked {
                 self.failed.put(key.clone(), failure.clone(), FAILED);
@@ -216,15 +213,12 @@ impl Registries {
         credentials: &[Credentials],
         deadline: Deadline,
     ) -> Result<Option<Digest>, Failure> {
-        let with = |credentials| Lookup {
-            client: ImageClient {
-                transport: &self.transport,
-                accesses: &self.accesses,
-                image,
-                deadline,
-                credentials,
-            },
-            children: &self.children,
+        let with = |credentials| ImageClient {
+            transport: &self.transport,
+            caches: &self.caches,
+            image,
+            deadline,
+            credentials,
         };
         let mut refused = None;
         for credentials in credentials {

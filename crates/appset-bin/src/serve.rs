@@ -1,22 +1,21 @@
 //! The server of one port: accepts connections, limits them, keeps them alive and drains them.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use futures::{FutureExt as _, TryFutureExt as _};
+use futures::TryFutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -24,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::Flags;
 use crate::connection::Phase;
 use crate::live::Certificate;
-use crate::metrics::Closed;
+use crate::metrics::Metrics;
 
 /// The time from an answer to the head of the next request. Go's client keeps an idle connection for 90 s, and its request fails if
 /// the server has just closed the connection. A client that sends a head slowly has as much time, but is evicted before others.
@@ -50,19 +49,17 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
+    /// The limits of the port for the kubelet and Prometheus.
+    pub(crate) const OPS: Self = Self {
+        connections: 16,
+        answer: Duration::from_secs(10),
+    };
+
     /// Returns the limits of the port for Argo CD, which keeps two idle connections.
     pub(crate) fn api(flags: &Flags) -> Self {
         Self {
             connections: flags.max_concurrent.saturating_mul(4).max(1),
             answer: flags.deadline.saturating_add(WRITE),
-        }
-    }
-
-    /// Returns the limits of the port for the kubelet and Prometheus.
-    pub(crate) const fn ops() -> Self {
-        Self {
-            connections: 16,
-            answer: Duration::from_secs(10),
         }
     }
 }
@@ -78,26 +75,11 @@ impl Server {
     pub(crate) fn start(
         listener: TcpListener,
         tls: Option<Arc<Certificate>>,
-        router: Router,
-        bounds: Bounds,
-        closed: Closed,
+        handler: Handler,
     ) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let open = Open {
-            permits: Arc::new(Semaphore::new(bounds.connections)),
-            most: bounds.connections,
-            connections: VecDeque::new(),
-            closed: closed.clone(),
-        };
-        let handler = Handler {
-            router,
-            answer: bounds.answer,
-            closed,
-        };
-        Self {
-            stop,
-            serving: tokio::spawn(accept(listener, tls, handler, open, stopped)),
-        }
+        let serving = tokio::spawn(accept(listener, tls, handler, stopped));
+        Self { stop, serving }
     }
 
     /// Stops accepting connections, closes idle ones, and waits for pending answers.
@@ -110,12 +92,12 @@ impl Server {
     }
 }
 
-/// The open connections, the oldest first.
+/// The open connections.
+#[derive(Default)]
 struct Open {
-    permits: Arc<Semaphore>,
-    most: usize,
+    tasks: JoinSet<()>,
+    /// The handles of the tasks, the oldest first. Some may have ended.
     connections: VecDeque<Connection>,
-    closed: Closed,
 }
 
 /// The handle of an open connection.
@@ -126,42 +108,36 @@ struct Connection {
 }
 
 impl Open {
-    /// Waits for a place for one more connection.
+    /// Waits until one of `most` places is free for one more connection.
     ///
     /// If all places are taken, the oldest connection without a pending answer is evicted. Its client can connect again, while
     /// a refused client would fail.
-    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
-        loop {
-            if let Ok(place) = Arc::clone(&self.permits).try_acquire_owned() {
-                return Some(place);
+    async fn place(&mut self, most: usize, evicted: &Counter) {
+        while self.tasks.len() >= most {
+            if self.tasks.try_join_next().is_some() {
+                continue;
             }
-            self.connections.retain(|it| !it.closer.is_closed());
+            self.remove_ended();
             let candidates = self.connections.iter().enumerate();
             let candidates =
-                candidates.filter_map(|(index, it)| Some((it.phase.priority()?, index)));
+                candidates.filter_map(|(index, it)| Some((it.phase.evictable()?, index)));
             if let Some((_, index)) = candidates.min()
                 && let Some(connection) = self.connections.remove(index)
             {
-                self.closed.evicted();
+                evicted.inc();
                 // Sending fails if the connection has just ended.
                 let _ = connection.closer.send(());
             }
             // The connection stays if a request has just arrived. Then the next iteration evicts another one.
-            match timeout(PAUSE, Arc::clone(&self.permits).acquire_owned()).await {
-                Ok(place) => return place.ok(),
-                Err(_elapsed) => {}
-            }
+            let _ = timeout(PAUSE, self.tasks.join_next()).await;
+        }
+        if self.connections.len() > most.saturating_mul(2) {
+            self.remove_ended();
         }
     }
 
-    fn add(&mut self, phase: Arc<Phase>) -> oneshot::Receiver<()> {
-        let (closer, closing) = oneshot::channel();
-        self.connections.push_back(Connection { phase, closer });
-        // Removes connections that have ended.
-        if self.connections.len() > self.most.saturating_mul(2) {
-            self.connections.retain(|it| !it.closer.is_closed());
-        }
-        closing
+    fn remove_ended(&mut self) {
+        self.connections.retain(|it| !it.closer.is_closed());
     }
 }
 
@@ -169,16 +145,15 @@ async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Certificate>>,
     handler: Handler,
-    mut open: Open,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let mut connections = JoinSet::new();
+    let mut open = Open::default();
     loop {
         // Ended connections are removed first. Otherwise they would accumulate under a steady load of new connections.
         let accepted = tokio::select! {
             biased;
             _ = &mut stopped => break,
-            Some(_ended) = connections.join_next() => continue,
+            Some(_ended) = open.tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
@@ -189,47 +164,48 @@ async fn accept(
                 continue;
             }
         };
-        let place = tokio::select! {
+        tokio::select! {
             biased;
             _ = &mut stopped => break,
-            place = open.place() => place,
-        };
-        let Some(place) = place else { break };
-        let acceptor = tls.as_ref().map(|it| it.acceptor());
+            () = open.place(handler.bounds.connections, &handler.evicted) => {}
+        }
+        let acceptor = tls.as_ref().map(|it| TlsAcceptor::from(it.current()));
         let phase = Arc::new(Phase::default());
-        let (handler, closing) = (handler.clone(), open.add(Arc::clone(&phase)));
-        connections.spawn(async move {
+        let (closer, closing) = oneshot::channel();
+        let (handler, of_task) = (handler.clone(), Arc::clone(&phase));
+        open.connections.push_back(Connection { phase, closer });
+        open.tasks.spawn(async move {
             match acceptor {
-                None => handler.serve(stream, phase, closing).await,
-                Some(acceptor) => handler.serve_tls(acceptor, stream, phase, closing).await,
+                None => handler.serve(stream, of_task, closing).await,
+                Some(acceptor) => handler.serve_tls(acceptor, stream, of_task, closing).await,
             }
-            drop(place);
         });
     }
-    drop((listener, open));
-    while connections.join_next().await.is_some() {}
+    drop((listener, open.connections));
+    while open.tasks.join_next().await.is_some() {}
 }
 
-/// Serves HTTP on connections.
+/// Serves HTTP on the connections of one port.
 #[derive(Clone)]
-struct Handler {
+pub(crate) struct Handler {
     router: Router,
-    /// The time from the head of a request to the end of its answer.
-    answer: Duration,
-    closed: Closed,
-}
-
-/// The event that ends or closes a connection.
-enum Event {
-    /// hyper has finished.
-    Ended(hyper::Result<()>),
-    /// The time for an answer has passed.
-    Late,
-    /// The connection is to be closed.
-    Closing { is_evicted: bool },
+    bounds: Bounds,
+    /// Counts connections whose time limit passed.
+    late: Counter,
+    /// Counts connections that were evicted to accept another one.
+    evicted: Counter,
 }
 
 impl Handler {
+    pub(crate) fn new(router: Router, bounds: Bounds, metrics: &Metrics, port: &str) -> Self {
+        Self {
+            router,
+            bounds,
+            late: metrics.closed(port, "late"),
+            evicted: metrics.closed(port, "evicted"),
+        }
+    }
+
     async fn serve_tls(
         self,
         acceptor: TlsAcceptor,
@@ -244,7 +220,9 @@ impl Handler {
         match accepted {
             Ok(Ok(stream)) => self.serve(stream, phase, closing).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-            Err(_elapsed) => self.closed.late(),
+            Err(_elapsed) => {
+                self.late.inc();
+            }
         }
     }
 
@@ -256,7 +234,7 @@ impl Handler {
         mut closing: oneshot::Receiver<()>,
     ) {
         let router = TowerToHyperService::new(self.router);
-        let (of_call, limit) = (Arc::clone(&phase), self.answer);
+        let (of_call, limit) = (Arc::clone(&phase), self.bounds.answer);
         let service = service_fn(move |request| {
             let (pending, phase) = (of_call.begin(limit), Arc::clone(&of_call));
             router.call(request).map_ok(move |response| {
@@ -283,37 +261,27 @@ impl Handler {
         let mut late = pin!(sleep(IDLE));
         let mut is_closing = false;
         let ended = loop {
-            let event = poll_fn(|context| {
-                if let Poll::Ready(ended) = connection.as_mut().poll(context) {
-                    return Poll::Ready(Event::Ended(ended));
+            tokio::select! {
+                // The connection is polled first, since that may begin an answer, or end one.
+                biased;
+                ended = connection.as_mut() => break ended,
+                () = phase.late(late.as_mut()) => {
+                    self.late.inc();
+                    return;
                 }
-                // Polling the connection may have begun an answer, or ended one.
-                if let Some(until) = phase.until() {
-                    if late.deadline() != until {
-                        late.as_mut().reset(until);
+                evicted = &mut closing, if !is_closing => {
+                    if evicted.is_ok() && phase.evictable().is_some() {
+                        return;
                     }
-                    if late.as_mut().poll(context).is_ready() {
-                        return Poll::Ready(Event::Late);
-                    }
-                }
-                if !is_closing && let Poll::Ready(closing) = closing.poll_unpin(context) {
-                    let is_evicted = closing.is_ok();
-                    return Poll::Ready(Event::Closing { is_evicted });
-                }
-                Poll::Pending
-            });
-            match event.await {
-                Event::Ended(ended) => break ended,
-                Event::Late => return self.closed.late(),
-                Event::Closing { is_evicted } if is_evicted && phase.priority().is_some() => return,
-                Event::Closing { .. } => {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
         };
         match ended {
-            Err(error) if error.is_timeout() => self.closed.late(),
+            Err(error) if error.is_timeout() => {
+                self.late.inc();
+            }
             Err(error) => tracing::debug!(%error, "a connection failed"),
             Ok(()) => {}
         }
@@ -329,7 +297,6 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     use super::*;
-    use crate::metrics::Metrics;
 
     fn parts() -> impl futures::Stream<Item = Result<Vec<u8>, std::io::Error>> {
         futures::stream::repeat_with(|| Ok(vec![b'x'; 64 << 10])).take(48)
@@ -343,12 +310,11 @@ mod tests {
             .route("/", get(async || "ok"))
             .route("/slow", never)
             .route("/long", get(async || Body::from_stream(parts())));
-        let closed = Metrics::new().closed("api");
-        let handler = Handler {
-            router,
+        let bounds = Bounds {
+            connections: 1,
             answer: Duration::from_secs(30),
-            closed,
         };
+        let handler = Handler::new(router, bounds, &Metrics::new(), "api");
         tokio::spawn(async move {
             let (_closer, closing) = oneshot::channel();
             handler.serve(server, Arc::default(), closing).await;

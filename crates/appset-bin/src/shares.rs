@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use appset_generator::Failure;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// A resource of a limited amount.
 pub(crate) struct Shares {
     most: usize,
+    /// The failure of a call for which too little is free.
+    failure: Failure,
     held: Mutex<Held>,
     freed: Notify,
 }
@@ -30,17 +33,13 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(most: usize, failure: Failure) -> Arc<Self> {
         Arc::new(Self {
             most,
+            failure,
             held: Mutex::default(),
             freed: Notify::new(),
         })
-    }
-
-    /// Returns the largest amount that all tokens hold together.
-    pub(crate) const fn most(&self) -> usize {
-        self.most
     }
 
     /// Returns the empty share of a call with this token, which is the only one or one of several.
@@ -61,7 +60,7 @@ impl Shares {
         // One call must be possible if there is only one place.
         let (half, quarter) = (self.most.div_ceil(2), self.most.div_ceil(4));
         let is_last_quarter = all > self.most.saturating_sub(quarter);
-        all <= self.most && own <= half && (own <= quarter || !is_last_quarter)
+        own <= half && (own <= quarter || !is_last_quarter)
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -70,37 +69,39 @@ impl Shares {
 }
 
 impl Share {
-    /// Takes `amount` more. Returns whether it was free for the token.
-    pub(crate) fn grow(&mut self, amount: usize) -> bool {
+    /// Takes `amount` more, if it is free for the token.
+    pub(crate) fn grow(&mut self, amount: usize) -> Result<(), Failure> {
         let mut held = self.shares.lock();
         let own = held.by_token.get(&self.token).copied();
         let own = own.unwrap_or_default().saturating_add(amount);
         let all = held.all.saturating_add(amount);
-        let is_free = match self.is_only {
-            true => all <= self.shares.most,
-            false => self.shares.allows(own, all),
-        };
-        if is_free {
-            held.all = all;
-            held.by_token.insert(self.token.clone(), own);
-            self.amount += amount;
+        if all > self.shares.most || !(self.is_only || self.shares.allows(own, all)) {
+            return Err(self.shares.failure.clone());
         }
-        is_free
+        held.all = all;
+        held.by_token.insert(self.token.clone(), own);
+        self.amount += amount;
+        Ok(())
     }
 
-    /// Takes `amount` more, and waits this long until it is free for the token. Returns whether it was.
-    pub(crate) async fn grow_within(&mut self, amount: usize, patience: Duration) -> bool {
+    /// Takes `amount` more, and waits this long until it is free for the token.
+    pub(crate) async fn grow_within(
+        &mut self,
+        amount: usize,
+        patience: Duration,
+    ) -> Result<(), Failure> {
         let shares = Arc::clone(&self.shares);
         let grown = async {
             loop {
                 let freed = shares.freed.notified();
-                if self.grow(amount) {
+                if self.grow(amount).is_ok() {
                     return;
                 }
                 freed.await;
             }
         };
-        timeout(patience, grown).await.is_ok()
+        let grown = timeout(patience, grown).await;
+        grown.map_err(|_elapsed| shares.failure.clone())
     }
 }
 
@@ -126,12 +127,12 @@ mod tests {
     /// Takes one place after another for the tokens, which are letters, and checks who got one: `-` stands for a refusal.
     #[track_caller]
     fn check(most: usize, tokens: &str, expect: &str) {
-        let shares = Shares::new(most);
+        let shares = Shares::new(most, Failure::Busy(most));
         let mut taken = Vec::new();
         let mut got = String::new();
         for token in tokens.chars() {
             let mut share = shares.share(&token.to_string(), false);
-            got.push(if share.grow(1) { token } else { '-' });
+            got.push(if share.grow(1).is_ok() { token } else { '-' });
             taken.push(share);
         }
         assert_eq!(got, expect, "{tokens} of {most}");
@@ -152,25 +153,27 @@ mod tests {
 
     #[test]
     fn the_only_token_gets_all() {
-        let shares = Shares::new(3);
+        let shares = Shares::new(3, Failure::Busy(3));
         let mut only = shares.share("a", true);
-        assert!(only.grow(3) && !only.grow(1));
+        assert!(only.grow(3).is_ok());
+        assert_eq!(only.grow(1), Err(Failure::Busy(3)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_share_grows_when_another_goes_back() {
-        let shares = Shares::new(100);
+        let shares = Shares::new(100, Failure::Memory(7));
         let mut a = shares.share("a", false);
-        assert!(a.grow(10) && a.grow(40) && !a.grow(1));
+        assert!(a.grow(10).is_ok() && a.grow(40).is_ok() && a.grow(1).is_err());
         let mut b = shares.share("b", false);
-        assert!(b.grow(25) && !b.grow(usize::MAX));
+        assert!(b.grow(25).is_ok() && b.grow(usize::MAX).is_err());
         let mut more = shares.share("a", false);
         let patience = Duration::from_secs(1);
-        assert!(!more.grow_within(50, patience).await);
+        let refused = more.grow_within(50, patience).await;
+        assert_eq!(refused, Err(Failure::Memory(7)));
         let (grown, ()) = tokio::join!(more.grow_within(50, patience), async {
             tokio::time::sleep(patience / 2).await;
             drop(a);
         });
-        assert!(grown);
+        assert_eq!(grown, Ok(()));
     }
 }

@@ -1,16 +1,14 @@
 //! Authentication: the challenge of each repository, and the tokens for it. Both are cached, so that many images of one repository
 //! need one token.
 
-use std::hash::Hash;
-use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{Bearer, Challenge, Credentials, Failure, Reference, Token};
 use axum::http::header::WWW_AUTHENTICATE;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use ring::digest::{SHA256, digest};
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use crate::registries::lookup::Children;
 use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
 use crate::registries::ttl_cache::TtlCache;
 
@@ -23,7 +21,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy)]
 pub(super) struct ImageClient<'a> {
     pub(super) transport: &'a Transport,
-    pub(super) accesses: &'a Accesses,
+    pub(super) caches: &'a Caches,
     pub(super) image: &'a Reference,
     pub(super) deadline: Deadline,
     pub(super) credentials: Option<&'a Credentials>,
@@ -43,65 +41,30 @@ impl From<Failure> for Stop {
     }
 }
 
-/// The authentication that a repository requires.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// None is known to be required.
-    Open,
-    /// Basic authentication.
-    Basic,
-    /// A token of a token server.
-    Bearer(Bearer),
-}
+/// The authentication that a repository requires, if any is known to be required.
+pub(super) type Access = Option<Challenge>;
 
 /// A hash of credentials, which identifies them without containing them.
 type Identity = Option<[u8; 32]>;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct RepositoryKey {
-    registry: String,
-    repository: String,
-    identity: Identity,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct TokenKey {
-    realm: String,
-    service: Option<String>,
-    scope: String,
-    identity: Identity,
-}
+/// Registry, repository and credentials.
+type RepositoryKey = (String, String, Identity);
+/// Token server, service, scope and credentials.
+type TokenKey = (String, Option<String>, String, Identity);
 
 /// The caches for all repositories.
-pub(super) struct Accesses {
-    known: TtlCache<RepositoryKey, Access>,
-    /// A lock for each repository, so that one call asks for its challenge.
-    finding: TtlCache<RepositoryKey, Arc<Mutex<()>>>,
+#[derive(Default)]
+pub(super) struct Caches {
+    accesses: TtlCache<RepositoryKey, Access>,
     tokens: TtlCache<TokenKey, HeaderValue>,
-    /// A lock for each token, so that one call fetches it.
-    fetching: TtlCache<TokenKey, Arc<Mutex<()>>>,
     refused: TtlCache<TokenKey, Failure>,
-}
-
-impl Accesses {
-    pub(super) fn new() -> Self {
-        Self {
-            known: TtlCache::new(),
-            finding: TtlCache::new(),
-            tokens: TtlCache::new(),
-            fetching: TtlCache::new(),
-            refused: TtlCache::new(),
-        }
-    }
+    pub(super) children: Children,
 }
 
 /// Returns the preferred challenge of a 401.
-pub(super) fn challenge(headers: &HeaderMap) -> Option<Access> {
+pub(super) fn challenge(headers: &HeaderMap) -> Access {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter();
-    Challenge::best(texts.filter_map(|text| text.to_str().ok())).map(|challenge| match challenge {
-        Challenge::Basic => Access::Basic,
-        Challenge::Bearer(bearer) => Access::Bearer(bearer),
-    })
+    Challenge::best(texts.filter_map(|text| text.to_str().ok()))
 }
 
 impl ImageClient<'_> {
@@ -111,78 +74,59 @@ impl ImageClient<'_> {
     /// challenge a client that sends credentials. If there is no challenge, the response is returned as well.
     pub(super) async fn access(&self, url: &str) -> Result<(Access, Option<Answer>), Stop> {
         if let Some(Credentials::Registry(_)) = self.credentials {
-            return Ok((Access::Open, None));
-        }
-        let key = self.repository_key();
-        if let Some(known) = self.accesses.known.get(&key) {
-            return Ok((known, None));
+            return Ok((None, None));
         }
         const STEP: &str = "waiting for the challenge";
-        let _guard = self.lock(&self.accesses.finding, &key, STEP).await?;
-        if let Some(known) = self.accesses.known.get(&key) {
-            return Ok((known, None));
-        }
-        let answer = self
-            .transport
-            .ask(&self.question(STEP, Method::GET, url.to_owned(), None, transport::MANIFEST))
-            .await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            self.cache(Access::Open);
-            return Ok((Access::Open, Some(answer)));
-        }
-        let access = challenge(answer.headers()).ok_or_else(|| self.refused(&answer))?;
-        self.cache(access.clone());
-        Ok((access, None))
-    }
-
-    /// Waits for the lock of `key`, so that one of several concurrent calls sends a request.
-    async fn lock<K: Clone + Eq + Hash>(
-        &self,
-        locks: &TtlCache<K, Arc<Mutex<()>>>,
-        key: &K,
-        step: &'static str,
-    ) -> Result<OwnedMutexGuard<()>, Failure> {
-        let lock = locks.get_or_put(key.clone(), CHALLENGE, || Arc::new(Mutex::new(())));
-        let locked = lock.lock_owned();
-        self.deadline.limit(self.image, step, locked).await
+        let mut answered = None;
+        let ask = async {
+            let question = self.question(STEP, Method::GET, url.to_owned(), transport::MANIFEST);
+            let answer = self.transport.ask(&question, None).await?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                return match challenge(answer.headers()) {
+                    None => Err(self.refused(&answer)),
+                    access => Ok((access, CHALLENGE)),
+                };
+            }
+            answered = Some(answer);
+            Ok((None, CHALLENGE))
+        };
+        let key = self.repository_key();
+        let access = self.caches.accesses.get_or_ask(&key, ask);
+        let access = self.deadline.limit(self.image, STEP, access).await??;
+        Ok((access, answered))
     }
 
     /// Caches the authentication that the repository requires.
     pub(super) fn cache(&self, access: Access) {
-        self.accesses
-            .known
-            .put(self.repository_key(), access, CHALLENGE);
+        let accesses = &self.caches.accesses;
+        accesses.put(self.repository_key(), access, CHALLENGE);
     }
 
     /// Returns the `Authorization` header for `access`.
     pub(super) async fn authorization(&self, access: &Access) -> Result<Option<HeaderValue>, Stop> {
         match (access, self.credentials) {
-            (_, Some(Credentials::Registry(token))) => {
-                self.header(format!("Bearer {token}")).map(Some)
-            }
-            (Access::Open, _) => Ok(None),
-            (Access::Basic, Some(credentials)) => self
-                .header(format!("Basic {}", credentials.basic()))
-                .map(Some),
-            (Access::Basic, None) => Err(Stop::Refused(failure(
+            (_, Some(Credentials::Registry(token))) => Ok(Some(self.header("Bearer", token)?)),
+            (None, _) => Ok(None),
+            (Some(Challenge::Basic), Some(_)) => self.basic(),
+            (Some(Challenge::Basic), None) => Err(Stop::Refused(failure(
                 self.image,
                 "requires credentials, and dockerConfig has none for it",
             ))),
-            (Access::Bearer(bearer), _) => self.token(bearer).await.map(Some),
+            (Some(Challenge::Bearer(bearer)), _) => self.token(bearer).await.map(Some),
         }
     }
 
     /// Removes the token for `access` from the cache, because the registry refused it.
     pub(super) fn remove_token(&self, access: &Access) {
-        if let Access::Bearer(bearer) = access {
-            self.accesses.tokens.remove(&self.token_key(bearer));
+        if let Some(Challenge::Bearer(bearer)) = access {
+            self.caches.tokens.remove(&self.token_key(bearer));
         }
     }
 
     /// Whether the same token is sent for both.
     pub(super) fn is_same(&self, one: &Access, other: &Access) -> bool {
         match (one, other) {
-            (Access::Bearer(one), Access::Bearer(other)) => {
+            (Some(Challenge::Bearer(one)), Some(Challenge::Bearer(other))) => {
                 self.token_key(one) == self.token_key(other)
             }
             (one, other) => one == other,
@@ -193,41 +137,36 @@ impl ImageClient<'_> {
     async fn token(&self, bearer: &Bearer) -> Result<HeaderValue, Stop> {
         const STEP: &str = "waiting for a token";
         let key = self.token_key(bearer);
-        if let Some(token) = self.accesses.tokens.get(&key) {
-            return Ok(token);
-        }
-        let _guard = self.lock(&self.accesses.fetching, &key, STEP).await?;
-        if let Some(token) = self.accesses.tokens.get(&key) {
-            return Ok(token);
-        }
-        if let Some(failure) = self.accesses.refused.get(&key) {
-            return Err(Stop::Refused(failure));
-        }
-        let answer = self.fetch(bearer, &key.scope).await?;
-        if answer.status() != StatusCode::OK {
-            let stop = self.no_token(&answer);
-            if let Stop::Refused(failure) = &stop {
-                self.accesses.refused.put(key, failure.clone(), REFUSED);
+        let ask = async {
+            if let Some(failure) = self.caches.refused.get(&key) {
+                return Err(Stop::Refused(failure));
             }
-            return Err(stop);
-        }
-        let token = Token::from_body(answer.body());
-        let token = token.ok_or_else(|| failure(self.image, "sent no token"))?;
-        let header = self.header(format!("Bearer {}", token.text))?;
-        let time = Duration::from_secs(token.seconds);
-        self.accesses.tokens.put(key, header.clone(), time);
-        Ok(header)
+            let answer = self.fetch(bearer, &key.2).await?;
+            if answer.status() != StatusCode::OK {
+                let stop = self.no_token(&answer);
+                if let Stop::Refused(failure) = &stop {
+                    let refused = &self.caches.refused;
+                    refused.put(key.clone(), failure.clone(), REFUSED);
+                }
+                return Err(stop);
+            }
+            let token = Token::from_body(answer.body());
+            let token = token.ok_or_else(|| failure(self.image, "sent no token"))?;
+            let header = self.header("Bearer", &token.text)?;
+            Ok((header, Duration::from_secs(token.seconds)))
+        };
+        let token = self.caches.tokens.get_or_ask(&key, ask);
+        self.deadline.limit(self.image, STEP, token).await?
     }
 
     /// Requests a token. A refresh token is sent by POST, or by GET if the server refuses POST. Other credentials are sent by GET.
     async fn fetch(&self, bearer: &Bearer, scope: &str) -> Result<Answer, Stop> {
         const STEP: &str = "waiting for a token";
-        let address: Uri = bearer
-            .realm
-            .parse()
-            .map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
-        transport::check_address(&address, self.image)
-            .map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
+        let address = bearer.realm.parse();
+        let address =
+            address.map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
+        let checked = transport::check_address(&address, self.image);
+        checked.map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
         let service = bearer.service.as_deref();
         if let Some(Credentials::Identity(token)) = self.credentials {
             let form = encoded(&[
@@ -239,9 +178,9 @@ impl ImageClient<'_> {
             ]);
             let question = Question {
                 form: Some(form),
-                ..self.question(STEP, Method::POST, bearer.realm.clone(), None, SHORT)
+                ..self.question(STEP, Method::POST, bearer.realm.clone(), SHORT)
             };
-            let answer = self.transport.ask(&question).await?;
+            let answer = self.transport.ask(&question, None).await?;
             if !matches!(answer.status().as_u16(), 400 | 401 | 404 | 405) {
                 return Ok(answer);
             }
@@ -250,12 +189,8 @@ impl ImageClient<'_> {
         pairs.extend(service.map(|service| ("service", service)));
         let separator = if bearer.realm.contains('?') { '&' } else { '?' };
         let url = format!("{}{separator}{}", bearer.realm, encoded(&pairs));
-        let basic = self
-            .credentials
-            .map(|credentials| format!("Basic {}", credentials.basic()));
-        let basic = basic.map(|basic| self.header(basic)).transpose()?;
-        let question = self.question(STEP, Method::GET, url, basic, SHORT);
-        Ok(self.transport.ask(&question).await?)
+        let question = self.question(STEP, Method::GET, url, SHORT);
+        Ok(self.transport.ask(&question, self.basic()?).await?)
     }
 
     /// Makes the failure for a response of the token server without a token.
@@ -267,47 +202,38 @@ impl ImageClient<'_> {
             }
             None => "no credentials were sent: dockerConfig has none for it",
         };
-        match status {
-            401 | 403 => Stop::Refused(failure(
-                self.image,
-                format!("refused a token with status {status}; {sent}"),
-            )),
-            _ => Stop::Failed(failure(
-                self.image,
-                format!("sent no token, but status {status}"),
-            )),
-        }
+        let what = match status {
+            401 | 403 => format!("refused a token with status {status}; {sent}"),
+            _ => format!("sent no token, but status {status}"),
+        };
+        self.stop(answer, what)
     }
 
     /// Makes the failure for an unexpected status of the registry.
     pub(super) fn refused(&self, answer: &Answer) -> Stop {
         let status = answer.status();
         let wait = transport::retry_after(answer.headers(), std::time::SystemTime::now());
-        let remedy = match (status, self.credentials, wait) {
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_), _) => {
+        let remedy = match (status.as_u16(), self.credentials, wait) {
+            (401 | 403, Some(_), _) => {
                 "check that the credentials in dockerConfig are valid and may read the repository"
-                    .to_owned()
             }
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None, _) => {
-                "check that dockerConfig has credentials that may read the repository".to_owned()
+            (401 | 403, None, _) => {
+                "check that dockerConfig has credentials that may read the repository"
             }
-            (_, _, Some(wait)) => format!("it refuses requests for {} s", wait.as_secs()),
-            (StatusCode::TOO_MANY_REQUESTS, _, _) => "it requires fewer requests".to_owned(),
-            (StatusCode::PRECONDITION_FAILED, _, _) => {
-                "a policy of its project forbids the image".to_owned()
-            }
-            _ if status.is_redirection() => {
-                "configure the registry to which it redirects".to_owned()
-            }
-            _ => "check the registry".to_owned(),
+            (_, _, Some(wait)) => &format!("it refuses requests for {} s", wait.as_secs()),
+            (429, _, _) => "it requires fewer requests",
+            (412, _, _) => "a policy of its project forbids the image",
+            _ if status.is_redirection() => "configure the registry to which it redirects",
+            _ => "check the registry",
         };
-        let status = status.as_u16();
-        let failure = failure(
-            self.image,
-            format!("answered with status {status}: {remedy}"),
-        );
-        match status {
-            401 | 403 => Stop::Refused(failure),
+        let what = format!("answered with status {}: {remedy}", status.as_u16());
+        self.stop(answer, what)
+    }
+
+    fn stop(&self, answer: &Answer, what: String) -> Stop {
+        let failure = failure(self.image, what);
+        match answer.status() {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Stop::Refused(failure),
             _ => Stop::Failed(failure),
         }
     }
@@ -318,7 +244,6 @@ impl ImageClient<'_> {
         step: &'static str,
         method: Method,
         url: String,
-        authorization: Option<HeaderValue>,
         limit: usize,
     ) -> Question<'_> {
         Question {
@@ -327,7 +252,6 @@ impl ImageClient<'_> {
             step,
             method,
             url,
-            authorization,
             form: None,
             limit,
         }
@@ -342,34 +266,30 @@ impl ImageClient<'_> {
         repository.clone()
     }
 
-    fn header(&self, text: String) -> Result<HeaderValue, Stop> {
-        let header = HeaderValue::from_str(&text);
-        let mut header = header.map_err(|_| {
-            failure(
-                self.image,
-                "has a token or credentials that a header cannot contain",
-            )
-        })?;
+    /// Returns the header with the credentials, if there are any.
+    fn basic(&self) -> Result<Option<HeaderValue>, Stop> {
+        let header = |credentials: &Credentials| self.header("Basic", &credentials.basic());
+        self.credentials.map(header).transpose()
+    }
+
+    fn header(&self, scheme: &str, text: &str) -> Result<HeaderValue, Stop> {
+        let header = HeaderValue::from_str(&format!("{scheme} {text}"));
+        let what = "has a token or credentials that a header cannot contain";
+        let mut header = header.map_err(|_| failure(self.image, what))?;
         header.set_sensitive(true);
         Ok(header)
     }
 
     fn repository_key(&self) -> RepositoryKey {
-        RepositoryKey {
-            registry: self.image.registry.clone(),
-            repository: self.image.repository.clone(),
-            identity: self.identity(),
-        }
+        let (registry, repository) = (&self.image.registry, &self.image.repository);
+        (registry.clone(), repository.clone(), self.identity())
     }
 
     fn token_key(&self, bearer: &Bearer) -> TokenKey {
         let pull = || format!("repository:{}:pull", self.repository());
-        TokenKey {
-            realm: bearer.realm.clone(),
-            service: bearer.service.clone(),
-            scope: bearer.scope.clone().unwrap_or_else(pull),
-            identity: self.identity(),
-        }
+        let scope = bearer.scope.clone().unwrap_or_else(pull);
+        let (realm, service) = (bearer.realm.clone(), bearer.service.clone());
+        (realm, service, scope, self.identity())
     }
 
     fn identity(&self) -> Identity {

@@ -6,15 +6,17 @@
 use std::collections::BTreeSet;
 
 use appset_generator::{
-    Choice, Digest, Failure, Platform, Proof, Unknown, check_manifest, choose, is_tag_list,
-    platform_of, unknown,
+    Challenge, Choice, Digest, Failure, Platform, Proof, Unknown, check_manifest, choose,
+    is_tag_list, platform_of, unknown,
 };
 use axum::http::{Method, StatusCode};
 
 use crate::registries::access::{Access, ImageClient, Stop, challenge};
-use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, Question, SHORT, failure};
+use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, SHORT, failure};
 use crate::registries::ttl_cache::TtlCache;
 
+/// The step of a request for the image's manifest.
+const STEP: &str = "waiting for the manifest";
 /// The maximum depth of nested indexes.
 const DEPTH: usize = 3;
 /// The maximum number of indexes of one image.
@@ -23,19 +25,12 @@ const INDEXES: usize = 8;
 /// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
 pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Digest>;
 
-/// The lookup of one image with one set of credentials.
-pub(super) struct Lookup<'a> {
-    pub(super) client: ImageClient<'a>,
-    pub(super) children: &'a Children,
-}
-
-impl Lookup<'_> {
+impl ImageClient<'_> {
     /// Returns the digest, or `None` if the image is missing.
     pub(super) async fn digest(&self) -> Result<Option<Digest>, Stop> {
-        const STEP: &str = "waiting for the manifest";
-        let image = self.client.image;
+        let image = self.image;
         let manifest = format!("manifests/{}", image.tag);
-        let (_, first) = self.client.access(&self.url(&manifest)).await?;
+        let (_, first) = self.access(&self.url(&manifest)).await?;
         let is_answer =
             |answer: &Answer| matches!(answer.status(), StatusCode::OK | StatusCode::NOT_FOUND);
         if let Some(answer) = first.filter(is_answer) {
@@ -44,17 +39,19 @@ impl Lookup<'_> {
         let head = self.ask(Method::HEAD, &manifest, STEP, SHORT).await?;
         // For these statuses a GET is needed, because its body has the reason.
         match head.status() {
-            StatusCode::OK => match (header_digest(&head), &image.platform) {
-                (Some(digest), None) => return Ok(Some(digest)),
-                (Some(digest), Some(_)) => {
-                    if let Some(child) = self.children.get(&(image.clone(), digest)) {
-                        return Ok(Some(child));
-                    }
+            StatusCode::OK => {
+                let said = head.headers().get("docker-content-digest");
+                let digest = said.and_then(|said| Digest::parse(said.to_str().ok()?));
+                let known = digest.and_then(|digest| match image.platform {
+                    None => Some(digest),
+                    Some(_) => self.caches.children.get(&(image.clone(), digest)),
+                });
+                if known.is_some() {
+                    return Ok(known);
                 }
-                (None, _) => {}
-            },
+            }
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::FORBIDDEN => {}
-            _ => return Err(self.client.refused(&head)),
+            _ => return Err(self.refused(&head)),
         }
         let answer = self.ask(Method::GET, &manifest, STEP, MANIFEST).await?;
         self.evaluate(&answer).await
@@ -62,26 +59,27 @@ impl Lookup<'_> {
 
     /// Evaluates the response to a GET of the manifest.
     async fn evaluate(&self, answer: &Answer) -> Result<Option<Digest>, Stop> {
-        match (answer.status(), unknown(answer.body())) {
-            (StatusCode::OK, _) => self.of_manifest(answer).await.map(Some),
-            (StatusCode::NOT_FOUND, Some(Unknown::Manifest)) => self.missing().await,
-            (StatusCode::NOT_FOUND, Some(Unknown::Repository)) => self.without_repository(),
-            _ => Err(self.client.refused(answer)),
+        const NO_PROOF: &str = "reported it as unknown, which proves nothing with pullThrough or proof: none: it fetches from another registry, whose failures look the same";
+        match (answer.status(), unknown(answer.body()), self.image.proof) {
+            (StatusCode::OK, _, _) => self.of_manifest(answer).await.map(Some),
+            (StatusCode::NOT_FOUND, Some(_), Proof::None) => Err(self.failure(NO_PROOF)),
+            (StatusCode::NOT_FOUND, Some(Unknown::Manifest), Proof::Authorized) => Ok(None),
+            (StatusCode::NOT_FOUND, Some(Unknown::Manifest), Proof::TagList) => self.listed().await,
+            (StatusCode::NOT_FOUND, Some(Unknown::Repository), _) => self.without_repository(),
+            _ => Err(self.refused(answer)),
         }
     }
 
     async fn of_manifest(&self, answer: &Answer) -> Result<Digest, Stop> {
         check_manifest(answer.body()).map_err(|error| self.failure(error.to_string()))?;
         let own = self.hash(answer)?;
-        let Some(platform) = &self.client.image.platform else {
+        let Some(platform) = &self.image.platform else {
             return Ok(own);
         };
         let child = self.child(platform, answer, &own).await?;
-        if child != own && self.client.image.verifies_child {
+        if child != own && self.image.verifies_child {
             let path = format!("manifests/{}", child.as_str());
-            let head = self
-                .ask(Method::HEAD, &path, "waiting for the manifest", SHORT)
-                .await?;
+            let head = self.ask(Method::HEAD, &path, STEP, SHORT).await?;
             if head.status() != StatusCode::OK {
                 let (name, status) = (child.as_str(), head.status().as_u16());
                 return Err(self.failure(format!(
@@ -90,8 +88,8 @@ impl Lookup<'_> {
             }
         }
         let hour = std::time::Duration::from_secs(3600);
-        let key = (self.client.image.clone(), own);
-        self.children.put(key, child.clone(), hour);
+        let key = (self.image.clone(), own);
+        self.caches.children.put(key, child.clone(), hour);
         Ok(child)
     }
 
@@ -109,13 +107,10 @@ impl Lookup<'_> {
         for _ in 0..DEPTH {
             let mut next = Vec::new();
             for index in level {
-                let choice =
-                    choose(&index, platform).map_err(|error| self.failure(error.to_string()))?;
-                match choice {
+                let choice = choose(&index, platform);
+                match choice.map_err(|error| self.failure(error.to_string()))? {
                     Choice::Child(child) => return Ok(child),
-                    Choice::Image { .. } if self.client.image.trusts_single => {
-                        return Ok(own.clone());
-                    }
+                    Choice::Image { .. } if self.image.trusts_single => return Ok(own.clone()),
                     Choice::Image { configuration } => {
                         let found = self.configured_platform(&configuration).await?;
                         if platform.runs(&found) {
@@ -133,7 +128,15 @@ impl Lookup<'_> {
                 }
             }
             if next.is_empty() {
-                return Err(self.no_platform(platform, &there).into());
+                let there: Vec<_> = there.iter().map(String::as_str).collect();
+                let there = Some(there.join(", ")).filter(|there| !there.is_empty());
+                let image = self.image;
+                let missing = Failure::MissingPlatform {
+                    image: format!("{}:{}", image.name(), image.tag),
+                    platform: platform.to_string(),
+                    there: there.unwrap_or_else(|| "no platform".to_owned()),
+                };
+                return Err(missing.into());
             }
             level = Vec::new();
             for digest in next {
@@ -141,9 +144,8 @@ impl Lookup<'_> {
                     return Err(self.failure("has an index that contains itself"));
                 }
                 if seen.len() > INDEXES {
-                    return Err(
-                        self.failure(format!("has more than {INDEXES} indexes for one image"))
-                    );
+                    let what = format!("has more than {INDEXES} indexes for one image");
+                    return Err(self.failure(what));
                 }
                 let path = format!("manifests/{}", digest.as_str());
                 let answer = self.ask(Method::GET, &path, STEP, MANIFEST).await?;
@@ -164,15 +166,13 @@ impl Lookup<'_> {
     /// Returns the body of a response, after checking that it has the digest.
     fn content(&self, answer: &Answer, digest: &Digest) -> Result<axum::body::Bytes, Stop> {
         if answer.status() != StatusCode::OK {
-            return Err(self.client.refused(answer));
+            return Err(self.refused(answer));
         }
-        let hash = sha256(answer.body());
-        if hash.as_ref() != Some(digest) {
-            let hash = hash.as_ref().map_or("", Digest::as_str);
-            let name = digest.as_str();
-            return Err(self.failure(format!(
-                "was asked for {name}, and sent a body with the digest {hash}"
-            )));
+        let hash = sha256(answer.body()).ok_or(Failure::Internal)?;
+        if hash != *digest {
+            let (name, hash) = (digest.as_str(), hash.as_str());
+            let what = format!("was asked for {name}, and sent a body with the digest {hash}");
+            return Err(self.failure(what));
         }
         Ok(answer.body().clone())
     }
@@ -184,73 +184,39 @@ impl Lookup<'_> {
         let said = said.map(|said| said.to_str().unwrap_or("no text"));
         match said.filter(|said| *said != hash.as_str()) {
             None => Ok(hash),
-            Some(said) => {
-                let said: String = said.chars().take(80).collect();
-                let hash = hash.as_str();
-                Err(self.failure(format!(
-                    "sent the digest {said} in a header, but the manifest has {hash}"
-                )))
-            }
+            Some(said) => Err(self.failure(format!(
+                "sent the digest {said:.80} in a header, but the manifest has {}",
+                hash.as_str()
+            ))),
         }
     }
 
-    /// Checks that the tag is proven to be missing.
-    async fn missing(&self) -> Result<Option<Digest>, Stop> {
-        match self.client.image.proof {
-            Proof::Authorized => Ok(None),
-            Proof::None => Err(self.no_proof()),
-            Proof::TagList => {
-                let tags = self
-                    .ask(Method::GET, "tags/list?n=1", "waiting for its tags", SHORT)
-                    .await;
-                let tags = match tags {
-                    // Listing tags may need a different permission from reading the manifest.
-                    Err(Stop::Refused(_)) => {
-                        return Err(self.unlisted("the token is refused"));
-                    }
-                    tags => tags?,
-                };
-                match (tags.status(), unknown(tags.body())) {
-                    (StatusCode::OK, _) if is_tag_list(tags.body()) => Ok(None),
-                    (StatusCode::OK, _) => Err(self.unlisted("the response is not a list of tags")),
-                    (StatusCode::NOT_FOUND, Some(_)) => self.without_repository(),
-                    (status, _) => Err(self.unlisted(&format!("status {}", status.as_u16()))),
-                }
-            }
+    /// Checks that the registry shows the tags of the repository, so that the tag is proven to be missing.
+    async fn listed(&self) -> Result<Option<Digest>, Stop> {
+        const STEP: &str = "waiting for its tags";
+        let tags = match self.ask(Method::GET, "tags/list?n=1", STEP, SHORT).await {
+            // Listing tags may need a different permission from reading the manifest.
+            Err(Stop::Refused(_)) => return Err(self.unlisted("the token is refused")),
+            tags => tags?,
+        };
+        match (tags.status(), unknown(tags.body())) {
+            (StatusCode::OK, _) if is_tag_list(tags.body()) => Ok(None),
+            (StatusCode::OK, _) => Err(self.unlisted("the response is not a list of tags")),
+            (StatusCode::NOT_FOUND, Some(_)) => self.without_repository(),
+            (status, _) => Err(self.unlisted(&format!("status {}", status.as_u16()))),
         }
     }
 
     /// Evaluates a missing repository: nothing was pushed to it yet, or its name is misspelt.
     fn without_repository(&self) -> Result<Option<Digest>, Stop> {
-        let image = self.client.image;
-        if image.proof == Proof::None {
-            return Err(self.no_proof());
-        }
-        if image.may_lack_repository {
+        if self.image.may_lack_repository {
             return Ok(None);
         }
         Err(self.failure("has no such repository: correct its name, or set onMissingRepository: missing if nothing was pushed to it yet"))
     }
 
-    fn no_proof(&self) -> Stop {
-        self.failure("reported it as unknown, which proves nothing with pullThrough or proof: none: it fetches from another registry, whose failures look the same")
-    }
-
     fn unlisted(&self, why: &str) -> Stop {
         self.failure(format!("has no such image, but its tags cannot be read either ({why}), so this proves nothing: grant the permission to list tags (ecr:ListImages, or metadata_read on ACR), or set proof: authorized if the registry never hides an image"))
-    }
-
-    fn no_platform(&self, platform: &Platform, there: &BTreeSet<String>) -> Failure {
-        let image = self.client.image;
-        let there: Vec<_> = there.iter().map(String::as_str).collect();
-        Failure::MissingPlatform {
-            image: format!("{}:{}", image.name(), image.tag),
-            platform: platform.to_string(),
-            there: match there.join(", ") {
-                none if none.is_empty() => "no platform".to_owned(),
-                list => list,
-            },
-        }
     }
 
     /// Sends a request about the repository. A refused token is replaced once.
@@ -261,67 +227,52 @@ impl Lookup<'_> {
         step: &'static str,
         limit: usize,
     ) -> Result<Answer, Stop> {
-        let client = &self.client;
-        let manifest = self.url(&format!("manifests/{}", client.image.tag));
-        let (access, _) = client.access(&manifest).await?;
-        let question = client.question(step, method, self.url(path), None, limit);
-        let answer = self.send(&question, &access).await?;
+        let manifest = self.url(&format!("manifests/{}", self.image.tag));
+        let (access, _) = self.access(&manifest).await?;
+        let question = self.question(step, method, self.url(path), limit);
+        let authorization = self.authorization(&access).await?;
+        let answer = self.transport.ask(&question, authorization).await?;
         let Some(other) = self.renewed(&access, &answer) else {
             return Ok(answer);
         };
-        client.remove_token(&access);
-        let answer = self.send(&question, &other).await?;
+        self.remove_token(&access);
+        let authorization = self.authorization(&other).await?;
+        let answer = self.transport.ask(&question, authorization).await?;
         if path.starts_with("manifests/") && answer.status() != StatusCode::UNAUTHORIZED {
-            client.cache(other);
+            self.cache(other);
         }
         Ok(answer)
     }
 
     /// Returns the URL of `path` in the repository. Docker Hub's API has another host.
     fn url(&self, path: &str) -> String {
-        let image = self.client.image;
+        let image = self.image;
         let scheme = if image.plain_http { "http" } else { "https" };
         let host = match image.registry.as_str() {
             "docker.io" => "registry-1.docker.io",
             host => host,
         };
-        format!("{scheme}://{host}/v2/{}/{path}", self.client.repository())
-    }
-
-    async fn send(&self, question: &Question<'_>, access: &Access) -> Result<Answer, Stop> {
-        let question = Question {
-            authorization: self.client.authorization(access).await?,
-            method: question.method.clone(),
-            url: question.url.clone(),
-            form: None,
-            ..*question
-        };
-        Ok(self.client.transport.ask(&question).await?)
+        format!("{scheme}://{host}/v2/{}/{path}", self.repository())
     }
 
     /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.
     fn renewed(&self, access: &Access, answer: &Answer) -> Option<Access> {
         match (answer.status(), access) {
             (StatusCode::UNAUTHORIZED, _) => {
-                let wanted = challenge(answer.headers())?;
-                let is_expired = matches!(&wanted, Access::Bearer(bearer) if bearer.error.as_deref() == Some("invalid_token"));
-                (is_expired || !self.client.is_same(access, &wanted)).then_some(wanted)
+                let wanted = challenge(answer.headers());
+                let is_expired = matches!(&wanted, Some(Challenge::Bearer(bearer)) if bearer.error.as_deref() == Some("invalid_token"));
+                let may_pass = is_expired || !self.is_same(access, &wanted);
+                (wanted.is_some() && may_pass).then_some(wanted)
             }
             // ECR Public sends 400 for an expired token.
-            (StatusCode::BAD_REQUEST, Access::Bearer(_)) => Some(access.clone()),
+            (StatusCode::BAD_REQUEST, Some(Challenge::Bearer(_))) => Some(access.clone()),
             _ => None,
         }
     }
 
     fn failure(&self, what: impl Into<String>) -> Stop {
-        failure(self.client.image, what).into()
+        failure(self.image, what).into()
     }
-}
-
-/// Returns the digest in the header of a response, if it is a valid one.
-fn header_digest(answer: &Answer) -> Option<Digest> {
-    let digest = answer.headers().get("docker-content-digest")?;
-    Digest::parse(digest.to_str().ok()?)
 }
 
 fn sha256(bytes: &[u8]) -> Option<Digest> {

@@ -110,7 +110,7 @@ impl TestClient {
             .boxed()
         };
         let metrics = Metrics::new();
-        let counted = metrics.registries("image-digests");
+        let counted = metrics.registries.clone();
         Self {
             registries: Registries::over(Arc::new(wire), counted),
             metrics,

@@ -1,5 +1,6 @@
 //! One request to a registry or its token server, with limits on time, concurrency, redirects, retries and size.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +17,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 use tower::BoxError;
 
+use crate::by_key::ByKey;
 use crate::metrics::RegistryMetrics;
-use crate::registries::ttl_cache::TtlCache;
 
 /// Sends one request without redirects and retries.
 pub(super) type Wire =
@@ -33,6 +34,8 @@ pub(super) const CONFIGURATION: usize = 1 << 20;
 pub(super) const SHORT: usize = 64 << 10;
 /// The maximum number of concurrent requests to one registry.
 const CONCURRENCY: usize = 8;
+/// The statuses after which a retry may succeed.
+const TEMPORARY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 /// The pause before each retry.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// The maximum `Retry-After` that is waited for.
@@ -67,12 +70,12 @@ impl Deadline {
         step: &str,
         future: impl Future<Output = T>,
     ) -> Result<T, Failure> {
-        let elapsed = |_| Failure::Deadline {
-            seconds: self.seconds,
-            waiting: format!(
-                "registry {}, image {}: {step}",
-                image.registry, image.repository
-            ),
+        let elapsed = |_| {
+            let (registry, repository) = (&image.registry, &image.repository);
+            Failure::Deadline {
+                seconds: self.seconds,
+                waiting: format!("registry {registry}, image {repository}: {step}"),
+            }
         };
         timeout_at(self.until, future).await.map_err(elapsed)
     }
@@ -86,7 +89,6 @@ pub(super) struct Question<'a> {
     pub(super) step: &'static str,
     pub(super) method: Method,
     pub(super) url: String,
-    pub(super) authorization: Option<HeaderValue>,
     /// The body of a POST.
     pub(super) form: Option<String>,
     /// The maximum size of the body of a 200, in bytes.
@@ -97,7 +99,7 @@ pub(super) struct Question<'a> {
 pub(super) struct Transport {
     wire: Wire,
     /// The permits by registry.
-    permits: TtlCache<String, Arc<Semaphore>>,
+    permits: ByKey<String, Semaphore>,
     metrics: RegistryMetrics,
 }
 
@@ -109,32 +111,38 @@ enum Broken {
     Final(String),
 }
 
+impl Broken {
+    fn connection(what: &str, error: BoxError) -> Self {
+        Self::Connection(format!("{what}: {:#}", anyhow::anyhow!(error)))
+    }
+}
+
 impl Transport {
     pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             wire,
-            permits: TtlCache::new(),
+            permits: ByKey::default(),
             metrics,
         }
     }
 
     /// Sends a request. Returns a response of any status, after retries for temporary ones.
-    pub(super) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
-        let Question {
-            image,
-            deadline,
-            step,
-            ..
-        } = question;
+    pub(super) async fn ask(
+        &self,
+        question: &Question<'_>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Answer, Failure> {
+        let (image, deadline) = (question.image, question.deadline);
         let mut pauses = PAUSES.iter();
         loop {
-            let answer = self.follow(question);
-            let answer = deadline.limit(image, step, answer).await?;
+            let answer = self.follow(question, authorization.clone());
+            let answer = deadline.limit(image, question.step, answer).await?;
             let asked = match &answer {
-                Ok(answer) if !is_temporary(answer.status()) => None,
-                Ok(answer) => Some(retry_after(answer.headers(), SystemTime::now())),
+                Ok(answer) if TEMPORARY.contains(&answer.status().as_u16()) => {
+                    Some(retry_after(answer.headers(), SystemTime::now()))
+                }
                 Err(Broken::Connection(_)) => Some(None),
-                Err(Broken::Final(_)) => None,
+                Ok(_) | Err(Broken::Final(_)) => None,
             };
             let pause = asked.and_then(|asked| {
                 let pause = *pauses.next()?;
@@ -154,9 +162,12 @@ impl Transport {
     }
 
     /// Sends a request and follows redirects. Credentials are not sent to another host.
-    async fn follow(&self, question: &Question<'_>) -> Result<Answer, Broken> {
+    async fn follow(
+        &self,
+        question: &Question<'_>,
+        mut authorization: Option<HeaderValue>,
+    ) -> Result<Answer, Broken> {
         let mut url: Uri = question.url.parse().map_err(|_| not_a_url())?;
-        let mut authorization = question.authorization.clone();
         for _ in 0..=REDIRECTS {
             let answer = self.once(question, &url, authorization.clone()).await?;
             let is_safe = matches!(question.method, Method::GET | Method::HEAD);
@@ -183,30 +194,24 @@ impl Transport {
         authorization: Option<HeaderValue>,
     ) -> Result<Answer, Broken> {
         let registry = &question.image.registry;
-        let permits = || Arc::new(Semaphore::new(CONCURRENCY));
-        let hour = Duration::from_secs(3600);
-        let permits = self.permits.get_or_put(registry.clone(), hour, permits);
+        let permits = self.permits.get(registry, || Semaphore::new(CONCURRENCY));
         let _permit = permits.acquire().await;
-        let body = question.form.clone().unwrap_or_default();
         let mut request = Request::builder()
             .method(question.method.clone())
             .uri(url)
             .header(ACCEPT_HEADER, ACCEPT)
-            .header(USER_AGENT, crate::user_agent())
-            .body(Full::from(body))
-            .map_err(|_| not_a_url())?;
-        let headers = request.headers_mut();
+            .header(USER_AGENT, crate::user_agent());
         if let Some(authorization) = authorization {
-            headers.insert(AUTHORIZATION, authorization);
+            request = request.header(AUTHORIZATION, authorization);
         }
         if question.form.is_some() {
-            let form = HeaderValue::from_static("application/x-www-form-urlencoded");
-            headers.insert(CONTENT_TYPE, form);
+            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         }
+        let body = question.form.clone().unwrap_or_default();
+        let request = request.body(Full::from(body)).map_err(|_| not_a_url())?;
         let sent = (self.wire)(request).await.map_err(|error| {
-            self.metrics.broken(registry);
-            let error = anyhow::anyhow!(error);
-            Broken::Connection(format!("cannot be reached: {error:#}"))
+            self.metrics.requested(registry, "broken");
+            Broken::connection("cannot be reached", error)
         })?;
         self.metrics
             .answered(registry, sent.status(), sent.headers());
@@ -221,10 +226,8 @@ impl Transport {
                 Err(Broken::Final(format!("sent more than {limit} bytes")))
             }
             Err(error) => {
-                let error = anyhow::anyhow!(error);
-                Err(Broken::Connection(format!(
-                    "closed the connection before the end of its response: {error:#}"
-                )))
+                let what = "closed the connection before the end of its response";
+                Err(Broken::connection(what, error))
             }
         }
     }
@@ -257,24 +260,21 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
         return Err("refers to an address that is not https".to_owned());
     }
     let host = url.host().unwrap_or_default();
-    let own = image
-        .registry
-        .rsplit_once(':')
-        .map_or(image.registry.as_str(), |(host, _)| host);
+    let own = image.registry.rsplit_once(':');
+    let own = own.map_or(image.registry.as_str(), |(host, _)| host);
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     let is_inside = match literal.parse() {
-        Ok(std::net::IpAddr::V4(address)) => {
+        Ok(IpAddr::V4(address)) => {
             address.is_private()
                 || address.is_loopback()
                 || address.is_link_local()
                 || address.is_unspecified()
         }
-        Ok(std::net::IpAddr::V6(address)) => {
-            let first = address.segments()[0];
-            let is_local = (first & 0xffc0) == 0xfe80 || (first & 0xfe00) == 0xfc00;
-            address.is_loopback()
+        Ok(IpAddr::V6(address)) => {
+            address.is_unique_local()
+                || address.is_loopback()
+                || address.is_unicast_link_local()
                 || address.is_unspecified()
-                || is_local
                 || address.to_ipv4_mapped().is_some()
         }
         Err(_) => host.eq_ignore_ascii_case("localhost"),
@@ -289,21 +289,14 @@ fn not_a_url() -> Broken {
     Broken::Final("has an invalid address".to_owned())
 }
 
-/// Whether a status is temporary, so that a retry may succeed.
-const fn is_temporary(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
-}
-
 /// Returns the value of `Retry-After`, which is in seconds or a date.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    match text.trim().parse() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => {
-            let date = httpdate::parse_http_date(text).ok()?;
-            Some(date.duration_since(now).unwrap_or_default())
-        }
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
     }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
 }
 
 /// Resolves `location` against `url`.

@@ -7,17 +7,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::by_key::ByKey;
+
 /// The maximum number of entries, which is more than the images of a cluster. If the cache is full, it is cleared.
 const CAPACITY: usize = 10_000;
 
 /// Values with an expiry for each.
-pub(super) struct TtlCache<K, V>(Mutex<HashMap<K, (Instant, V)>>);
+pub(super) struct TtlCache<K, V> {
+    values: Mutex<HashMap<K, (Instant, V)>>,
+    /// Locks for the values that are being asked for.
+    turns: ByKey<K, tokio::sync::Mutex<()>>,
+}
 
-impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(HashMap::new()))
+impl<K, V> Default for TtlCache<K, V> {
+    fn default() -> Self {
+        Self {
+            values: Mutex::default(),
+            turns: ByKey::default(),
+        }
     }
+}
 
+impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
     /// Returns the value, unless it has expired.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let all = self.lock();
@@ -38,13 +49,23 @@ impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
         all.insert(key, (now + time, value));
     }
 
-    /// Returns the value or a new one. Either expires after `time` from now.
-    pub(super) fn get_or_put(&self, key: K, time: Duration, new: impl FnOnce() -> V) -> V {
-        let mut all = self.lock();
-        let now = Instant::now();
-        let entry = all.entry(key).or_insert_with(|| (now, new()));
-        entry.0 = now + time;
-        entry.1.clone()
+    /// Returns the value. If there is none, one of several concurrent calls asks for it, and for the time until it expires.
+    pub(super) async fn get_or_ask<E>(
+        &self,
+        key: &K,
+        ask: impl Future<Output = Result<(V, Duration), E>>,
+    ) -> Result<V, E> {
+        if let Some(value) = self.get(key) {
+            return Ok(value);
+        }
+        let turn = self.turns.get(key, Default::default);
+        let _turn = turn.lock().await;
+        if let Some(value) = self.get(key) {
+            return Ok(value);
+        }
+        let (value, time) = ask.await?;
+        self.put(key.clone(), value.clone(), time);
+        Ok(value)
     }
 
     pub(super) fn remove(&self, key: &K) {
@@ -52,7 +73,7 @@ impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, (Instant, V)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,21 +83,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_value_expires() {
-        let cache = TtlCache::new();
+        let cache = TtlCache::default();
         cache.put("a", 1, Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(cache.get(&"a"), Some(1));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(cache.get(&"a"), None);
-        let put = |new| cache.get_or_put("b", Duration::from_secs(9), || new);
-        assert_eq!((put(2), put(3)), (2, 2));
+        cache.put("b", 2, Duration::from_secs(9));
         cache.remove(&"b");
         assert_eq!(cache.get(&"b"), None);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn one_of_several_calls_asks() {
+        let cache = TtlCache::default();
+        let ask = async |value: Result<i32, ()>| {
+            let asked = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok((value?, Duration::from_secs(9)))
+            };
+            cache.get_or_ask(&"a", asked).await
+        };
+        let asked = tokio::join!(ask(Err(())), ask(Ok(1)), ask(Ok(2)));
+        assert_eq!(asked, (Err(()), Ok(1), Ok(1)));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(ask(Ok(3)).await, Ok(3));
+    }
+
     #[tokio::test]
     async fn the_size_is_bounded() {
-        let cache = TtlCache::new();
+        let cache = TtlCache::default();
         for key in 0..=CAPACITY {
             cache.put(key, (), Duration::from_secs(9));
         }

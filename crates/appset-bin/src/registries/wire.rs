@@ -1,16 +1,16 @@
 //! The HTTP client for registries: TLS with the trusted authorities, kept connections, proxies.
 
 use std::env;
-use std::pin::Pin;
+use std::future::ready;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::Bytes;
 use axum::http::Uri;
 use axum::http::uri::Scheme;
+use futures::future::BoxFuture;
 use futures::{FutureExt as _, TryFutureExt as _};
 use http_body_util::{BodyExt as _, Full};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
@@ -18,7 +18,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
-use tower::{BoxError, Service};
+use tower::{BoxError, Service, service_fn};
 
 use crate::registries::transport::Wire;
 
@@ -33,8 +33,8 @@ pub(super) fn new() -> anyhow::Result<Wire> {
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
-        .wrap_connector(Connector::from_env());
-    let client: legacy::Client<HttpsConnector<Connector>, Full<Bytes>> =
+        .wrap_connector(connector());
+    let client: legacy::Client<_, Full<Bytes>> =
         legacy::Client::builder(TokioExecutor::new()).build(connector);
     Ok(Arc::new(move |request| {
         let sent = client.request(request);
@@ -45,57 +45,40 @@ pub(super) fn new() -> anyhow::Result<Wire> {
 }
 
 /// Opens connections. Those for https use the proxy in `HTTPS_PROXY` or `ALL_PROXY`, unless `NO_PROXY` contains the host.
-#[derive(Clone)]
-struct Connector {
-    direct: HttpConnector,
-    proxies: Arc<Matcher>,
-}
-
-impl Connector {
-    fn from_env() -> Self {
-        let mut direct = HttpConnector::new();
-        // The connector only opens TCP connections, also for https.
-        direct.enforce_http(false);
-        Self {
-            direct,
-            proxies: Arc::new(Matcher::from_env()),
-        }
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = <HttpConnector as Service<Uri>>::Response;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.direct.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, registry: Uri) -> Self::Future {
+fn connector()
+-> impl Service<Uri, Response = TcpIo, Error = BoxError, Future = Opening> + Clone + Send + Sync {
+    let mut direct = HttpConnector::new();
+    // The connector only opens TCP connections, also for https.
+    direct.enforce_http(false);
+    let proxies = Arc::new(Matcher::from_env());
+    service_fn(move |registry: Uri| -> Opening {
         let is_https = registry.scheme() == Some(&Scheme::HTTPS);
-        let proxy = self.proxies.intercept(&registry).filter(|_| is_https);
+        let proxy = proxies.intercept(&registry).filter(|_| is_https);
         let Some(proxy) = proxy else {
-            return Box::pin(self.direct.call(registry).err_into());
+            return direct.clone().call(registry).err_into().boxed();
         };
         if proxy.uri().scheme() != Some(&Scheme::HTTP) {
             let error = "HTTPS_PROXY must be an address that begins with http://";
-            return Box::pin(std::future::ready(Err(error.into())));
+            return ready(Err(error.into())).boxed();
         }
-        let mut tunnel = Tunnel::new(proxy.uri().clone(), self.direct.clone());
+        let mut tunnel = Tunnel::new(proxy.uri().clone(), direct.clone());
         if let Some(credentials) = proxy.basic_auth() {
             tunnel = tunnel.with_auth(credentials.clone());
         }
-        Box::pin(tunnel.call(registry).err_into())
-    }
+        tunnel.call(registry).err_into().boxed()
+    })
 }
+
+/// A TCP connection for hyper.
+type TcpIo = <HttpConnector as Service<Uri>>::Response;
+/// A connection that is being opened.
+type Opening = BoxFuture<'static, Result<TcpIo, BoxError>>;
 
 /// Returns the trusted certificate authorities: those in `SSL_CERT_FILE` and `SSL_CERT_DIR`, else those of the system, else those
 /// that Mozilla trusts, which are part of the program for images without any.
 fn trusted() -> RootCertStore {
-    let is_chosen = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
-        .iter()
-        .any(|variable| env::var_os(variable).is_some());
+    let mut variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter();
+    let is_chosen = variables.any(|variable| env::var_os(variable).is_some());
     let (roots, origin) = choose(rustls_native_certs::load_native_certs().certs, is_chosen);
     if roots.is_empty() {
         tracing::warn!(
