@@ -54,7 +54,9 @@ pub async fn between_calls(
         fence
             .read_holder(router.background().instance().await)
             .await;
-        run(settings, &router, Arc::clone(&store), fence).await;
+        let fence = Arc::new(fence);
+        let tasks = run(settings, &router, Arc::clone(&store), Arc::clone(&fence));
+        join(tasks, router.check_deferred(&*fence)).await;
     };
     join3(store.run(), router.maintain(), work).await;
 }
@@ -73,9 +75,8 @@ async fn run<S: Store, W: Watched, F: Fence>(
     settings: Settings,
     router: &Arc<GlooRouter<S>>,
     watched: Arc<W>,
-    fence: F,
+    fence: Arc<F>,
 ) {
-    let fence = Arc::new(fence);
     let collector = GarbageCollector {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),

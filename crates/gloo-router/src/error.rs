@@ -208,6 +208,7 @@ pub fn flags(error: &StoreError) -> Option<&'static str> {
         | StoreError::Rejected { .. }
         | StoreError::Forbidden { .. }
         | StoreError::Failing { .. }
+        | StoreError::Withdrawn { .. }
         | StoreError::Unreadable { .. } => None,
     }
 }

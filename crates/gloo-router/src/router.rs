@@ -9,6 +9,7 @@ mod deferred;
 mod guard;
 mod marks;
 mod memory;
+mod outside;
 mod read;
 mod verification;
 mod write;
@@ -41,12 +42,13 @@ use self::{
     deferred::Deferred,
     guard::{HeldApart, Holds},
     memory::Memory,
+    outside::TakenOver,
     read::{Selected, policies_unreadable},
     verification::is_waited_for,
     write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
 };
 use crate::{
-    error::{Failure, Failures, ShiftError},
+    error::{Failure, Failures, Outdated, ShiftError},
     from_rpc::{self, Policy, Request},
     report::{About, Observer, Report},
     standing::Standing,
@@ -91,6 +93,17 @@ struct ShiftOutcome {
     moved: Vec<ObjectKey>,
     /// Whether some table keeps marks of the Rollout.
     leaves_marks: bool,
+}
+
+/// What SetWeight has done.
+struct WeightOutcome {
+    standing: Standing,
+    /// Whether something of the Rollout is left in a table, or could be.
+    leaves_marks: bool,
+    /// Tables whose plan moved traffic.
+    moved: Vec<ObjectKey>,
+    /// What could not be done.
+    failures: Vec<Failure>,
 }
 
 impl ShiftOutcome {
@@ -252,28 +265,79 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it. The caller may have been
-    /// paused while another controller was the leader.
-    async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
+    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
+    /// it did. The caller may have been paused while another controller was the leader.
+    pub(in crate::router) async fn outdated(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Option<Failure> {
         let newer = self
             .store
             .newer_rollout(&request.rollout, &request.snapshot.version);
-        let newer = deadline.reading(newer).await.flatten()?;
-        let why = request.snapshot.outdated(&newer)?;
-        Some(Failure::Outdated {
-            rollout: request.rollout.clone(),
-            why,
-        })
+        let rollout = request.rollout.clone();
+        match deadline.reading(newer).await {
+            Some(Ok(newer)) => {
+                let why = request.snapshot.outdated(newer.as_deref()?)?;
+                Some(Failure::Outdated { rollout, why })
+            }
+            Some(Err(StoreError::NotFound { .. })) => {
+                let why = Outdated::Gone;
+                Some(Failure::Outdated { rollout, why })
+            }
+            Some(Err(source)) => Some(Failure::Read {
+                rollout,
+                source: Box::new(source),
+            }),
+            None => Some(Failure::NotRead(format!("Rollout {rollout}"))),
+        }
     }
 
-    /// Carries out SetWeight, and retries what earlier calls of the pass could not do.
+    /// Carries out SetWeight, and remembers what it asked for. `others` are writes outside of calls that it has taken over from.
     async fn set_weights(
         &self,
         rollout: &Rollout,
         desired: DesiredWeight,
         additional: &[WeightDestination],
+        others: TakenOver,
         deadline: Deadline,
     ) -> Result<(), ShiftError> {
+        let shift = |decision| self.shift_weights(rollout, desired, additional, decision, deadline);
+        let mut shifted = shift(Decision::Plan).await;
+        if !others.is_empty() {
+            // What they have sent may have changed a table after it was compared.
+            if deadline.tables(others.ended()).await.is_none() {
+                let rollout = format!("Rollout {}", from_rpc::key(rollout));
+                return Err(Failures::from(Failure::NotWritten(rollout)).into());
+            }
+            shifted = shift(Decision::PlanAgain).await;
+        }
+        let shifted = shifted?;
+        let failures = shifted.failures;
+        self.background.set(
+            rollout,
+            shifted.standing,
+            shifted.leaves_marks,
+            &shifted.moved,
+        );
+        if failures.len() > 1 {
+            // The reply is one line and has no room for long reasons.
+            for failure in &failures {
+                info!(rollout = %from_rpc::key(rollout), "not done: {}", error_chain(failure));
+            }
+        }
+        Ok(Failures::check(failures)?)
+    }
+
+    /// Shifts the weights, and retries what earlier calls of the pass could not do.
+    async fn shift_weights(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+        decision: Decision,
+        deadline: Deadline,
+    ) -> Result<WeightOutcome, ShiftError> {
         let weight = from_rpc::weight(desired, additional);
         let is_down = desired.value == 0 && additional.is_empty();
         let request = match self.request(rollout, weight.clone()) {
@@ -282,7 +346,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let (complete, selected) = join(
             self.complete(rollout, deadline),
-            self.selected(&request, Decision::Plan, deadline),
+            self.selected(&request, decision, deadline),
         )
         .await;
         let (complete, unread) = match complete {
@@ -367,14 +431,12 @@ impl<S: Store> GlooRouter<S> {
         standing.request = Some(Arc::new(request.clone()));
         // The promotion guard watches a held promotion, so it needs no repairs.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
-        self.background.set(rollout, standing, leaves_marks, &moved);
-        if failures.len() > 1 {
-            // The reply is one line and has no room for long reasons.
-            for failure in &failures {
-                info!(rollout = %key, "not done: {}", error_chain(failure));
-            }
-        }
-        Ok(Failures::check(failures)?)
+        Ok(WeightOutcome {
+            standing,
+            leaves_marks,
+            moved,
+            failures,
+        })
     }
 
     /// Restores a table that the Rollout selected before and no longer selects.
@@ -601,10 +663,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
             return Ok(());
         }
-        self.background.suspend(rollout);
+        let others = self.background.suspend(rollout);
         let priority = deadline::priority_of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
-            self.set_weights(rollout, desired, additional, deadline)
+            self.set_weights(rollout, desired, additional, others, deadline)
         });
         Ok(set.await?)
     }

@@ -361,17 +361,27 @@ impl RolloutReader for CachedRouteStore {
         self.store.local.zero_mirrors(key, generation).await
     }
 
-    async fn newer_rollout(&self, key: &ObjectKey, version: &str) -> Option<Arc<RolloutFacts>> {
+    async fn newer_rollout(
+        &self,
+        key: &ObjectKey,
+        version: &str,
+    ) -> Result<Option<Arc<RolloutFacts>>, StoreError> {
         let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
-            Ok(()) => self.rollouts.get(key)?,
+            Ok(()) => self.rollouts.get(key),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
-                let live = self.store.local.rollout(key).await.ok()??;
-                Arc::new(self.rollouts.keeper().keep(&live.raw().to_string()).ok()?)
+                let live = self.store.local.rollout(key).await?;
+                let live =
+                    live.ok_or_else(|| StoreError::not_found::<rollout_types::Rollout>(key))?;
+                let kept = self.rollouts.keeper().keep(&live.raw().to_string());
+                kept.ok().map(Arc::new)
             }
-            Err(_) => return None,
+            // Rollouts cannot be watched, for example without permission: nothing newer will be known.
+            Err(_) => None,
         };
-        (compare(&facts.version, version) == Some(Ordering::Greater)).then_some(facts)
+        let is_newer =
+            |facts: &Arc<RolloutFacts>| compare(&facts.version, version) == Some(Ordering::Greater);
+        Ok(facts.filter(is_newer))
     }
 
     fn is_called_for(&self, key: &ObjectKey) {

@@ -81,6 +81,14 @@ pub enum StoreError {
         /// The object or collection.
         what: String,
     },
+    /// The request was not sent, because its [`Permit`](crate::Permit) was withdrawn while it waited.
+    #[error("{verb} {what} was not sent: a call of the controller has taken over")]
+    Withdrawn {
+        /// `get`, `list`, `create`, `patch` or `delete`.
+        verb: &'static str,
+        /// The object or collection.
+        what: String,
+    },
     /// The store could not be reached, or its answer is unexpected.
     #[error("cannot {verb} {what}: check that the API server or directory is reachable")]
     Unreachable {
@@ -122,6 +130,7 @@ impl StoreError {
             | Self::CallEnded { .. }
             | Self::Failing { .. }
             | Self::Throttled { .. }
+            | Self::Withdrawn { .. }
             | Self::Unreachable { .. } => true,
             Self::NotFound { .. }
             | Self::Conflict(_)

@@ -47,7 +47,9 @@ pub use kube_api::{
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
-pub use request::{Observer, Outcome, Priority, RequestContext, SentRequest, with_context};
+pub use request::{
+    Observer, Outcome, Permit, Priority, RequestContext, SentRequest, with_context, with_permit,
+};
 pub use rollout::{
     INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
     TrafficFacts, ZeroMirrors,
@@ -211,12 +213,15 @@ pub trait RolloutReader: Send + Sync + 'static {
 
     /// Returns the facts of a Rollout if a newer version than `version` is known, mostly from a watch. A controller that was
     /// frozen sends a stale Rollout.
+    ///
+    /// # Errors
+    /// Returns `Err` if it is not known whether there is a newer version, or the Rollout does not exist.
     fn newer_rollout(
         &self,
         _key: &ObjectKey,
         _version: &str,
-    ) -> impl Future<Output = Option<std::sync::Arc<RolloutFacts>>> + Send {
-        async { None }
+    ) -> impl Future<Output = Result<Option<std::sync::Arc<RolloutFacts>>, StoreError>> + Send {
+        async { Ok(None) }
     }
 
     /// Notes that a call concerns this Rollout, so that a store without permission for all namespaces follows its namespace.

@@ -1,7 +1,8 @@
 //! The caller's side of a request: its priority and deadline, and the observer that measures it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 /// The priority of a request. When requests wait for the budget of an API server, the smallest priority in this order is
@@ -35,8 +36,42 @@ pub struct RequestContext {
     pub priority: Priority,
 }
 
+/// Permission to send requests, which can be withdrawn. A request that is sent already is not affected.
+#[derive(Clone, Debug, Default)]
+pub struct Permit(Arc<SetOnce<()>>);
+
+impl Permit {
+    /// Withdraws the permission: from now on no request is sent with it.
+    pub fn withdraw(&self) {
+        // It may be withdrawn already.
+        let _ = self.0.set(());
+    }
+
+    /// Whether the permission is withdrawn.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.initialized()
+    }
+
+    /// Waits until the permission is withdrawn.
+    pub(crate) async fn withdrawn(&self) {
+        self.0.wait().await;
+    }
+
+    /// Returns the permit of the running future; without [`with_permit`] one that nobody withdraws.
+    pub(crate) fn current() -> Self {
+        PERMIT.try_with(Self::clone).unwrap_or_default()
+    }
+}
+
 tokio::task_local! {
     static CONTEXT: RequestContext;
+    static PERMIT: Permit;
+}
+
+/// Runs `future`, whose requests are sent only while `permit` is not withdrawn.
+pub async fn with_permit<F: Future>(permit: Permit, future: F) -> F::Output {
+    PERMIT.scope(permit, future).await
 }
 
 impl RequestContext {

@@ -24,7 +24,7 @@ pub enum Decision {
     /// The changes for a call about weights or managed routes. Stale content is safe: the patch tests the version that it
     /// was planned on, and if the plan was empty, the later watch event triggers a repair.
     Plan,
-    /// The same after a conflict: the cached version is stale.
+    /// The same after another write of this process ended: the cache may not have its result.
     PlanAgain,
     /// VerifyWeight below the full weight. A later call corrects a stale answer.
     Verify,

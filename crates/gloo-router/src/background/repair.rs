@@ -53,7 +53,7 @@ pub(crate) struct Repairer<S, W, F> {
     pub(crate) fence: Arc<F>,
 }
 
-/// A finished repair, or a finished report of a fight.
+/// A finished repair.
 struct Ended {
     part: Part,
     /// When the change was seen.
@@ -70,6 +70,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let mut policy_changes = self.watched.policy_changes();
         let mut scheduled = Scheduled::default();
         let mut running: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
+        let mut reporting: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut under_way = HashSet::new();
         let mut count = interval(COUNT_INTERVAL);
         let resuming = self.resume().fuse();
@@ -103,7 +104,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                         self.check_tables_of(&mut scheduled, &rollout);
                     }
                     for (table, rollout) in fought {
-                        running.push(self.report_fight(table, rollout, None).boxed());
+                        reporting.push(self.report_fight(table, rollout, None).boxed());
                     }
                 }
                 () = due => for (part, since) in scheduled.take(Instant::now(), &under_way) {
@@ -116,9 +117,10 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                         && self.report_repair(repaired, since)
                     {
                         let rollout = About { key: part.rollout.clone(), uid: String::new() };
-                        running.push(self.report_fight(part.table, rollout, with).boxed());
+                        reporting.push(self.report_fight(part.table, rollout, with).boxed());
                     }
                 }
+                Some(()) = reporting.next() => {}
                 _ = count.tick() => self.count_fights(),
                 () = &mut resuming, if !resuming.is_terminated() => {}
             }
@@ -260,33 +262,17 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
 
     /// Reports a fight with the manager that reverts the weights of a table, and counts the fights. `with` is known if it was
     /// read before the repair.
-    async fn report_fight(
-        &self,
-        table: ObjectKey,
-        mut rollout: About,
-        with: Option<FieldManager>,
-    ) -> Ended {
-        let part = Part {
-            rollout: rollout.key.clone(),
-            table,
-        };
+    async fn report_fight(&self, table: ObjectKey, mut rollout: About, with: Option<FieldManager>) {
         if let Some(standing) = self.router.background().standing().of(&rollout.key) {
             standing.uid().clone_into(&mut rollout.uid);
         }
-        let (uid, last) = self.last_writer(&part.table).await;
-        let key = part.table.clone();
+        let (uid, last) = self.last_writer(&table).await;
         self.router.observer().observe(&Report::Fight {
             rollout,
-            table: About { key, uid },
+            table: About { key: table, uid },
             with: with.or(last),
         });
         self.count_fights();
-        Ended {
-            part,
-            since: Instant::now(),
-            repaired: None,
-            with: None,
-        }
     }
 
     fn count_fights(&self) {

@@ -163,7 +163,7 @@ impl Fixture {
             collect_after: Duration::from_secs(30),
             request_timeout: Duration::from_secs(3),
         };
-        let (watched, fence) = (Arc::clone(&world), Lease(Arc::clone(&world)));
+        let (watched, fence) = (Arc::clone(&world), Arc::new(Lease(Arc::clone(&world))));
         let shared = Arc::clone(&router);
         let work = async move { run(settings, &shared, watched, fence).await };
         let fixture = Self { router, world };

@@ -23,6 +23,7 @@ use super::{
     GlooRouter, RepairScope, carry_out,
     deadline::Deadline,
     memory::Memory,
+    outside::{OutsideWrites, TakenOver},
     write::{moves, plan_all},
 };
 use crate::collect::{Part, PluginUse};
@@ -40,6 +41,7 @@ const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repa
 pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
     fights: Mutex<Fights>,
+    pub(super) outside: OutsideWrites,
     /// Rollouts whose SetWeight has ended and whose tables have to be checked.
     set: Mutex<BTreeSet<ObjectKey>>,
     /// Tables for which a call detected a fight, with the Rollout.
@@ -135,9 +137,13 @@ impl Background {
         self.instance.wait().await.clone()
     }
 
-    /// Suspends the standing intent of a Rollout: a call begins that may ask for something else.
-    pub(super) fn suspend(&self, rollout: &Rollout) {
-        self.standing().suspend(&from_rpc::key(rollout));
+    /// Suspends the standing intent of a Rollout, and takes over from writes outside of calls: a call begins that may ask for
+    /// something else.
+    pub(super) fn suspend(&self, rollout: &Rollout) -> TakenOver {
+        let rollout = from_rpc::key(rollout);
+        // In this order: a write that begins now finds no standing intent.
+        self.standing().suspend(&rollout);
+        self.outside.take_over(&rollout)
     }
 
     /// Records the standing intent after a SetWeight. `moved` are the tables in which it had to move traffic.
@@ -159,6 +165,7 @@ impl Background {
                     let key = key.clone();
                     let uid = uid.clone();
                     lock(&self.fought).push((table.clone(), About { key, uid }));
+                    self.news.notify_one();
                 }
             }
         }
@@ -377,18 +384,21 @@ impl<S: Store> GlooRouter<S> {
         if !fence.allows().await {
             return Some(RepairOutcome::FencedLease);
         }
-        // A call that has begun meanwhile takes over the table.
-        if self.background.standing().of(rollout) != Some(standing) {
-            return None;
-        }
         let only = RepairScope {
             table: &table.key,
             may_grow: standing.is_complete,
         };
-        let shifted = self.shift(&request, selected, deadline, Some(only)).await;
+        let write = async {
+            // A call that has begun meanwhile takes over the table.
+            let is_current = self.background.standing().of(rollout) == Some(standing);
+            let shift = self.shift(&request, selected, deadline, Some(only));
+            if is_current { Some(shift.await) } else { None }
+        };
+        let shifted = self.background.outside.run(rollout, write).await?;
         match shifted.unwritten.first() {
             None if shifted.moved.is_empty() => None,
             None => Some(RepairOutcome::Written),
+            Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
             Some(failure) => {
                 info!(%rollout, route_table = %table.key, "not repaired: {failure}");
@@ -461,7 +471,8 @@ impl<S: Store> GlooRouter<S> {
         fence: &impl Fence,
     ) -> Collected {
         let Part { rollout, table } = part;
-        match self.try_collect(part, why, fence).await {
+        let collect = self.try_collect(part, why, fence);
+        match self.background.outside.run(rollout, collect).await {
             Ok(collected) => collected,
             Err(error) => {
                 info!(%rollout, route_table = %table, "not restored: {error}");
@@ -491,9 +502,6 @@ impl<S: Store> GlooRouter<S> {
             debug!(%rollout, route_table = %table, "not restored: the Rollout still uses the table");
             return Ok(Collected::Skipped);
         }
-        if !fence.allows().await {
-            return Ok(Collected::Failed);
-        }
         let document = match self.store.read(table).await {
             Err(StoreError::NotFound { .. }) => return Ok(Collected::Skipped),
             read => read?,
@@ -508,10 +516,17 @@ impl<S: Store> GlooRouter<S> {
         };
         // A policy is deleted before its routes.
         for policy in policies.iter().filter(is_left) {
+            if !fence.allows().await {
+                return Ok(Collected::Failed);
+            }
             self.delete_policy(rollout, policy).await?;
         }
         if plan.is_noop() {
             return Ok(Collected::Skipped);
+        }
+        // Asked again: the requests before may have taken longer than the controller's Lease lasts.
+        if !fence.allows().await {
+            return Ok(Collected::Failed);
         }
         carry_out(&*self.store, &plan).await?;
         let uid = document.raw().pointer("/metadata/uid");

@@ -10,14 +10,14 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{Plan, PlanError, belongs_to, involved};
 use route_store::{
-    CachedRouteStore, ChangeKind, PluginBlock, Priority, RolloutKeeper, RolloutReader as _, Store,
+    CachedRouteStore, ChangeKind, Decision, PluginBlock, Priority, RolloutKeeper, Store,
     TableKeeper,
 };
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{GlooRouter, write::LivePolicies};
+use super::{Fence, GlooRouter, write::LivePolicies};
 use crate::from_rpc::{self, Policy};
 use crate::report::Report;
 
@@ -81,7 +81,6 @@ impl GlooRouter<CachedRouteStore> {
     /// Runs beside the calls. Returns only if the cache ends.
     pub(crate) async fn maintain(&self) {
         let mut changes = self.store.rollouts().subscribe();
-        self.check_deferred().await;
         loop {
             match changes.recv().await {
                 Ok(change) if change.kind == ChangeKind::Deleted => {
@@ -106,7 +105,7 @@ impl GlooRouter<CachedRouteStore> {
     }
 
     /// Restores the tables of Rollouts whose calls were deferred, where a table still has marks of one.
-    async fn check_deferred(&self) {
+    pub(crate) async fn check_deferred(&self, fence: &impl Fence) {
         let tables = self.store.tables();
         let tables = loop {
             tables.settled(None).await;
@@ -119,36 +118,41 @@ impl GlooRouter<CachedRouteStore> {
         let marked: BTreeSet<&ObjectKey> = tables.iter().flat_map(|it| &it.owners).collect();
         for rollout in deferred.iter().filter(|key| marked.contains(key)) {
             info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
-            self.restore_rest(rollout).await;
+            self.restore_rest(rollout, fence).await;
         }
     }
 
-    async fn restore_rest(&self, key: &ObjectKey) {
-        let live = match self.store.rollout(key).await {
-            Ok(Some(live)) => live,
-            Ok(None) => return,
-            Err(error) => {
-                warn!(rollout = %key, "not restored, the next pass retries: {}", error.chain());
-                return;
-            }
+    async fn restore_rest(&self, key: &ObjectKey, fence: &impl Fence) {
+        let not_restored =
+            |error: String| warn!(rollout = %key, "not restored, the next pass retries: {error}");
+        let live = match self.live_rollout(key).await {
+            Ok(Some((live, _))) if is_at_rest(&live) => live,
+            Ok(_) => return,
+            Err(error) => return not_restored(error.chain()),
         };
-        let Ok(live) = serde_json::from_value::<Rollout>(live.into_raw()) else {
-            return;
-        };
-        let live = live.with_defaults();
-        if !is_at_rest(&live) {
+        if !fence.allows().await {
             return;
         }
         let rest = DesiredWeight {
             value: 0,
             max: live.max_traffic_weight(),
         };
-        let set = self.call(Priority::Repair, |deadline| {
-            self.set_weights(&live, rest, &[], deadline)
-        });
-        if let Err(error) = set.await {
-            warn!(rollout = %key, "not restored, the next pass retries: {}", error_chain(&error));
-        }
+        let write = async {
+            // A call that has begun meanwhile takes over.
+            if self.background().standing().has_called(key) {
+                return;
+            }
+            let shift = |deadline| self.shift_weights(&live, rest, &[], Decision::Plan, deadline);
+            match self.call(Priority::Repair, shift).await {
+                Ok(shifted) => {
+                    for failure in shifted.failures {
+                        not_restored(error_chain(&failure));
+                    }
+                }
+                Err(error) => not_restored(error_chain(&error)),
+            }
+        };
+        self.background.outside.run(key, write).await;
     }
 }
 

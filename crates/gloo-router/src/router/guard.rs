@@ -466,7 +466,8 @@ impl<S: Store> GlooRouter<S> {
         fence: &impl Fence,
     ) -> Release {
         let key = &promotion.rollout;
-        match self.try_release_promotion(promotion, fence).await {
+        let release = self.try_release_promotion(promotion, fence);
+        match self.background.outside.run(key, release).await {
             Ok(true) => {
                 self.end_hold(promotion.about(), end);
                 Release::Done

@@ -7,6 +7,7 @@ mod managed_routes;
 mod management_cluster;
 mod partial_failures;
 mod promotion_simulation;
+mod races;
 mod reports;
 
 use std::sync::Arc;

@@ -229,7 +229,7 @@ impl<S: Store> GlooRouter<S> {
                     (Retries::OnConflict, true) => Priority::Call,
                     (Retries::OnConflict, false) => Priority::TowardStable,
                 };
-                let written = self.write(request, write, live, retries);
+                let written = self.write(request, write, live, deadline, retries);
                 let written = with_context(deadline.context(priority), written);
                 let written = deadline.tables(written).await;
                 (
@@ -257,6 +257,7 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         write: Write,
         live: &[MirrorPolicyDoc],
+        deadline: Deadline,
         retries: Retries,
     ) -> Vec<Failure> {
         let (grows, with_policies) = (write.grows, write.with_policies);
@@ -279,7 +280,7 @@ impl<S: Store> GlooRouter<S> {
         if grows && !failures.is_empty() {
             return failures;
         }
-        let plan = match self.write_table(request, write, retries).await {
+        let plan = match self.write_table(request, write, deadline, retries).await {
             Ok((plan, left)) => {
                 failures.extend(left.into_iter().map(Failure::Plan));
                 plan
@@ -317,6 +318,7 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         mut write: Write,
+        deadline: Deadline,
         retries: Retries,
     ) -> Result<(Plan, Vec<PlanError>), Failure> {
         let mut left = Vec::new();
@@ -348,6 +350,11 @@ impl<S: Store> GlooRouter<S> {
                     left = write.plan.left().collect();
                     if write.plan.is_noop() {
                         return Ok((write.plan, left));
+                    }
+                    if adds_share(request, &write.plan)
+                        && let Some(failure) = self.outdated(request, deadline).await
+                    {
+                        return Err(failure);
                     }
                 }
                 Err(error) => return Err(error.into()),

@@ -18,7 +18,7 @@ use super::breaker::Verdict;
 use super::client_error::{Answered, CertificateFault, ClientError, one_line};
 use super::gate::Rejection;
 use crate::error::label;
-use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
+use crate::{Observer, Outcome, Permit, RequestContext, SentRequest, StoreError};
 
 pub(super) type HttpRequest = http::Request<Vec<u8>>;
 pub(super) type RequestError = kube::core::request::Error;
@@ -124,7 +124,7 @@ impl KubeRouteStore {
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Bytes, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
-        let context = RequestContext::current();
+        let (context, permit) = (RequestContext::current(), Permit::current());
         let limit = Limit::new(&context, Instant::now(), self.access.request_timeout);
         let end = limit.end();
         if end <= Instant::now() {
@@ -136,7 +136,12 @@ impl KubeRouteStore {
         let mut tries = 1;
         let mut last = None;
         loop {
-            let entered = match self.gate.enter(context.priority, end).await {
+            let entered = tokio::select! {
+                biased;
+                () = permit.withdrawn() => return Err(last.unwrap_or_else(|| call.withdrawn())),
+                entered = self.gate.enter(context.priority, end) => entered,
+            };
+            let entered = match entered {
                 Ok(entered) => entered,
                 // The answer to the previous try says more than the gate.
                 Err(rejection) => return Err(last.unwrap_or_else(|| call.not_sent(rejection))),
@@ -279,6 +284,11 @@ impl Call {
             Limit::Timeout { after, .. } => StoreError::Timeout { verb, what, after },
             Limit::Call { .. } => StoreError::CallEnded { verb, what },
         }
+    }
+
+    fn withdrawn(&self) -> StoreError {
+        let (verb, what) = (self.verb, self.what.clone());
+        StoreError::Withdrawn { verb, what }
     }
 
     fn not_sent(&self, rejection: Rejection) -> StoreError {
@@ -452,9 +462,10 @@ impl Answered {
 /// than after a request without an answer.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     match error {
-        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
-            false
-        }
+        StoreError::Timeout { .. }
+        | StoreError::CallEnded { .. }
+        | StoreError::Failing { .. }
+        | StoreError::Withdrawn { .. } => false,
         StoreError::Unreachable { .. } => Answered::of(error).is_some(),
         StoreError::Throttled { .. }
         | StoreError::NotFound { .. }

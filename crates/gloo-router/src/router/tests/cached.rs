@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::managed_routes::mirror_rollout;
+use super::races::Leader;
 use super::*;
 use crate::background::Watched;
 
@@ -54,7 +55,9 @@ impl World {
         let (running, maintained) = (store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
-            tokio::spawn(async move { maintained.maintain().await }),
+            tokio::spawn(async move {
+                join(maintained.maintain(), maintained.check_deferred(&Leader)).await;
+            }),
         ];
         Self {
             api,
@@ -320,6 +323,8 @@ async fn d_3_d_4_a_conflict_causes_one_live_read_and_older_events_are_ignored() 
 #[tokio::test(start_paused = true)]
 async fn d_5_stale_tables_are_read() {
     let world = World::new().await;
+    let metadata = json!({"namespace": "shop", "name": "web"});
+    world.api.put("rollouts", json!({"metadata": metadata}));
     let rollout = updating();
     world.set_weight(&rollout, 25).await.unwrap();
     world.api.behave(|api| api.is_frozen = true);
@@ -675,10 +680,21 @@ async fn d_42_two_api_servers_fail_independently() {
 
     local.behave(|api| api.is_down = true);
     sleep(FRESH * 2).await;
-    world.set_weight(&rollout, 25).await.unwrap();
-    assert_eq!(world.weights(), "75 25");
+    // It is not known whether the Rollout has changed, so no traffic moves to its canary.
+    let refused = world.set_weight(&rollout, 25).await.unwrap_err();
+    assert!(refused.contains("cannot get Rollout shop/web"), "{refused}");
+    assert_eq!(world.weights(), "null");
     let key = from_rpc::key(&rollout);
     world.store.rollout(&key).await.unwrap_err();
+
+    local.behave(|api| api.is_down = false);
+    sleep(FRESH).await;
+    world.set_weight(&rollout, 25).await.unwrap();
+    assert_eq!(world.weights(), "75 25");
+    local.behave(|api| api.is_down = true);
+    sleep(FRESH * 2).await;
+    world.set_weight(&rollout, 10).await.unwrap();
+    assert_eq!(world.weights(), "90 10");
 
     local.behave(|api| api.is_down = false);
     world.api.behave(|api| api.is_down = true);

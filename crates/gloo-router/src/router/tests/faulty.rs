@@ -37,6 +37,8 @@ pub(super) struct Faulty {
     contexts: Mutex<Vec<(String, RequestContext)>>,
     endpoints_read: Mutex<usize>,
     before_next_patch: Mutex<Option<Value>>,
+    /// Each request and each answer takes up to 300 ms.
+    delays: Mutex<Option<fastrand::Rng>>,
 }
 
 impl Faulty {
@@ -49,6 +51,7 @@ impl Faulty {
             contexts: Mutex::default(),
             endpoints_read: Mutex::default(),
             before_next_patch: Mutex::default(),
+            delays: Mutex::default(),
         })
     }
 
@@ -61,6 +64,23 @@ impl Faulty {
     /// Replaces a table, as its owner would, right before the next patch.
     pub(super) fn put_before_next_patch(&self, table: Value) {
         *self.before_next_patch.lock().unwrap() = Some(table);
+    }
+
+    /// Delays each request and each answer by a random time.
+    pub(super) fn delay(&self, random: Option<fastrand::Rng>) {
+        *self.delays.lock().unwrap() = random;
+    }
+
+    async fn travel(&self) {
+        let delay = self
+            .delays
+            .lock()
+            .unwrap()
+            .as_mut()
+            .map(|it| it.u64(0..300));
+        if let Some(delay) = delay {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+        }
     }
 
     pub(super) fn heal(&self) {
@@ -94,6 +114,7 @@ impl Faulty {
     }
 
     async fn reach(&self, verb: &'static str, name: &str) -> Result<(), StoreError> {
+        self.travel().await;
         let what = name.to_owned();
         let request = format!("{verb} {name}");
         let context = (request, RequestContext::current());
@@ -162,7 +183,9 @@ impl RouteStore for Faulty {
         if let Some(table) = self.before_next_patch.lock().unwrap().take() {
             self.store.put(table)?;
         }
-        let patched = self.store.patch(key, patch).await?;
+        let patched = self.store.patch(key, patch).await;
+        self.travel().await;
+        let patched = patched?;
         self.note("table");
         Ok(patched)
     }
