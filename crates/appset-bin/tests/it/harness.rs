@@ -206,6 +206,14 @@ impl Generator {
         kib << 10
     }
 
+    /// Returns the time on a processor that the process has used, in hundredths of a second.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        let (_name, fields) = stat.rsplit_once(") ").unwrap();
+        let times = fields.split(' ').skip(11).take(2);
+        times.map(|time| time.parse::<u64>().unwrap()).sum()
+    }
+
     /// Sends the bytes of a whole request.
     pub(crate) fn replay(&self, request: &[u8]) -> Reply {
         let mut call = self.connect();
