@@ -20,7 +20,7 @@ use tracing::Span;
 use crate::by_key::ByKey;
 
 /// The time for which a computation has a place.
-const SHORT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(10);
 
 /// The processors.
 pub(crate) struct Compute {
@@ -38,13 +38,18 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// Gives the place back.
+    pub(crate) fn leave(&self) {
+        self.place.take();
+    }
+
     /// Gives the place back if the computation is long.
     ///
     /// # Errors
     /// Returns `Err` if nobody waits for the outcome: the caller has left, or the deadline has passed.
     pub(crate) fn go_on(&self) -> Result<(), Failure> {
         if self.began.elapsed() > SHORT {
-            self.place.take();
+            self.leave();
         }
         match self.caller.strong_count() {
             0 => Err(Failure::Internal),
@@ -161,7 +166,7 @@ mod tests {
                 compute.run(&token.to_string(), work).await
             });
         }
-        tokio::time::sleep(SHORT * 4).await;
+        tokio::time::sleep(SHORT * 20).await;
         let other = compute.run("b", |_| Ok::<_, Failure>(7)).await;
         assert_eq!(other, Ok(7));
         assert!(end.try_recv().is_err());

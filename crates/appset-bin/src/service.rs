@@ -187,6 +187,10 @@ impl Service {
             }
             source => source,
         };
+        if self.sources.objects.are_in_files() {
+            // Reading all files takes long.
+            turn.leave();
+        }
         let sets = runtime.block_on(self.sources.sets(&config, source, &|| turn.go_on()));
         let answered = sets.and_then(|sets| self.write(&output, sets, received.memory));
         let answered = answered.map_err(Refused::of(output.source()))?;

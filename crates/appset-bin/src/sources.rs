@@ -56,7 +56,7 @@ impl Sources {
     }
 
     /// Watches the objects and reads the credentials that the configuration names.
-    fn follow_config(&self) {
+    pub(crate) fn follow_config(&self) {
         let config = self.config.current();
         self.objects.watch(&config);
         let files = config.image_digests().map(ImageDigests::docker_config);
