@@ -1,5 +1,6 @@
 //! The state that all requests share: configuration, tokens, limits and metrics, and how a call is answered with them.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,10 @@ pub(crate) struct Service {
     ledger: Mutex<Ledger>,
     /// Whether all watches have had their first list.
     synced: AtomicBool,
+    /// Whether the files that may change have not been read in time.
+    pub(crate) stuck: AtomicBool,
+    /// What was suspicious about the tokens when they were read last.
+    suspects: Mutex<BTreeSet<String>>,
 }
 
 /// A call whose body was read.
@@ -111,8 +116,11 @@ impl Service {
             metrics,
             ledger: Mutex::default(),
             synced: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            suspects: Mutex::default(),
         };
         service.warn(service.sources.config.current().warnings());
+        service.warn_of_tokens();
         Ok(service)
     }
 
@@ -122,6 +130,7 @@ impl Service {
             self.warn(warnings);
         }
         self.tokens.reload();
+        self.warn_of_tokens();
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
@@ -134,6 +143,19 @@ impl Service {
         for warning in warnings {
             tracing::warn!(%warning, "the configuration is valid, but may not be what is meant");
         }
+    }
+
+    /// Reports what has become suspicious about the tokens.
+    fn warn_of_tokens(&self) {
+        let Some(tokens) = self.tokens.current() else {
+            return;
+        };
+        let now = tokens.suspects(self.sources.config.current().tokens());
+        let mut seen = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in now.difference(&seen) {
+            tracing::warn!(problem, "a token may not be what is meant");
+        }
+        *seen = now;
     }
 
     /// Returns the place of one more call, and its memory, which is empty at first. Most calls take milliseconds, so that it is
@@ -282,7 +304,11 @@ impl Service {
     pub(crate) fn metrics_text(&self) -> String {
         self.metrics.remembered.set(self.ledger().len() as u64);
         let (config, objects) = (&self.sources.config, &self.sources.objects);
-        self.metrics.to_text(config.is_good(), objects.report())
+        let certificate = self.certificate.as_ref();
+        let is_good = config.is_good()
+            && certificate.is_none_or(|it| it.is_good())
+            && !self.stuck.load(Ordering::Relaxed);
+        self.metrics.to_text(is_good, objects.report())
     }
 }
 

@@ -99,6 +99,11 @@ impl Generator {
         Self::spawn(dir, &[], config, &[&flag])
     }
 
+    /// Starts the generator without tokens, but with flags that may name some.
+    pub(crate) fn start_alone(config: &str, flags: &[&str]) -> Self {
+        Self::spawn(tempfile::tempdir().unwrap(), &[], config, flags)
+    }
+
     fn spawn(dir: TempDir, environment: &[(&str, &str)], config: &str, flags: &[&str]) -> Self {
         let config_file = dir.path().join("config.yaml");
         fs::write(&config_file, config).unwrap();
