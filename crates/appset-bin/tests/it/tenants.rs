@@ -82,3 +82,16 @@ fn a_token_is_answered_while_ten_others_compute() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     drop(calls);
 }
+
+/// To open a pipe takes forever, as to read from a mount that hangs does.
+#[test]
+fn a_process_ends_although_a_read_hangs() {
+    let (objects, generator) = start(&["--deadline=1"]);
+    let pipe = objects.path().join("pipe.yaml");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    assert_eq!(begin(&generator, "a").reply().status, 504);
+    let started = Instant::now();
+    generator.stop();
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
