@@ -158,9 +158,10 @@ fn routes_of(tables: Vec<Arc<RouteTableDoc>>, selector: &Value) -> Box<dyn Fn()>
         let answered = Request::from_body(body.as_bytes()).and_then(|request| {
             let query = config.query(None, None, request, &Namespaces::default())?;
             match &query.source {
-                SourceQuery::GlooRoutes(routes) => {
-                    query.output.answer(routes.sets(&tables)?)?.to_body(0)
-                }
+                SourceQuery::GlooRoutes(routes) => query
+                    .output
+                    .answer(routes.sets(&tables, &|| Ok(()))?)?
+                    .to_body(0),
                 _ => Err(Failure::Internal),
             }
         });
@@ -194,7 +195,7 @@ fn rollouts(
             match &query.source {
                 SourceQuery::Rollouts(found) => query
                     .output
-                    .answer(found.sets(&rollouts, &tables)?)?
+                    .answer(found.sets(&rollouts, &tables, &|| Ok(()))?)?
                     .to_body(0),
                 _ => Err(Failure::Internal),
             }

@@ -135,7 +135,7 @@ fn measure() -> Vec<(String, Counts)> {
         let SourceQuery::GlooRoutes(routes) = &query.source else {
             panic!("another source");
         };
-        let sets = routes.sets(&tables).expect("sets");
+        let sets = routes.sets(&tables, &|| Ok(())).expect("sets");
         assert_eq!(sets.len(), ROUTES);
         black_box(
             query

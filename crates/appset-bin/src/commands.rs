@@ -1,15 +1,16 @@
 //! The command line: the flags of the server, and the commands `ask` and `validate`.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind as IoErrorKind, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use appset_generator::{Config, Failure};
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use appset_generator::{Config, ConfigError, Failure};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgGroup, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
@@ -18,7 +19,8 @@ use crate::metrics::Metrics;
 use crate::sources::Sources;
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request is refused, or the configuration is invalid; \
-2 the command line is invalid; 3 an input cannot be read.";
+2 the command line is invalid; 3 an input cannot be read, or the output \
+cannot be written.";
 /// The time between two attempts of `ask` while the objects of a cluster are unknown.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,6 +40,33 @@ pub struct CommandLine {
     /// The flags of the server.
     #[command(flatten)]
     pub(crate) flags: Option<Flags>,
+}
+
+impl CommandLine {
+    /// Reads the command line and the environment, or prints what is wrong with them and exits.
+    #[must_use]
+    pub fn read() -> Self {
+        // A command does not use the flags of the server, so their variables must not affect it.
+        let line = Self::command().mut_args(|flag| flag.env(None::<&str>));
+        let command = line.try_get_matches().ok();
+        let command = command.filter(|it| it.subcommand_name().is_some());
+        let read = command.and_then(|it| Self::from_arg_matches(&it).ok());
+        read.unwrap_or_else(|| Self::try_parse().unwrap_or_else(|error| explained(error).exit()))
+    }
+}
+
+/// Adds to an error about flags that exclude each other which of them the environment may have set.
+fn explained(mut error: clap::Error) -> clap::Error {
+    let line = CommandLine::command();
+    let variables = line.get_arguments().filter_map(|flag| flag.get_env());
+    let set = variables.filter(|it| std::env::var_os(it).is_some());
+    let set: Vec<_> = set.map(|it| it.to_string_lossy()).collect();
+    if error.kind() == ErrorKind::ArgumentConflict && !set.is_empty() {
+        let tip = format!("the environment sets {}", set.join(", ")).into();
+        let tip = ContextValue::StyledStrs(vec![tip]);
+        error.insert(ContextKind::Suggested, tip);
+    }
+    error
 }
 
 /// The flags of the server.
@@ -109,7 +138,7 @@ pub struct Flags {
 
     /// The least severe level that is logged to stderr: error, warn, info, debug or trace.
     #[arg(long, env = "GLOO_APPSET_LOG_LEVEL", value_name = "LEVEL")]
-    #[arg(default_value = "info")]
+    #[arg(default_value = "info", value_parser = level)]
     pub(crate) log_level: LevelFilter,
 }
 
@@ -141,17 +170,16 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_CODES)]
     Validate {
         /// The configuration file.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
         config: PathBuf,
     },
 }
 
-/// The arguments of `ask`, which reads none from the environment.
+/// The arguments of `ask`.
 #[derive(Debug, Clone, Args)]
-#[command(mut_args(|flag| flag.env(None::<&str>)))]
 pub(crate) struct Ask {
     /// The configuration file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
     config: PathBuf,
 
     /// The profile to use. No token is needed.
@@ -162,7 +190,7 @@ pub(crate) struct Ask {
     objects: ObjectFlags,
 
     /// The deadline in seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS")]
     #[arg(default_value = "25", value_parser = deadline)]
     deadline: Duration,
 
@@ -183,9 +211,14 @@ pub(crate) fn run(command: &Command) -> ExitCode {
     };
     match outcome {
         Ok(Ok(text)) => {
-            // The reader may have closed the pipe.
-            let _ = std::io::stdout().write_all(&[&text, b"\n".as_slice()].concat());
-            ExitCode::SUCCESS
+            let mut stdout = std::io::stdout();
+            let written = stdout.write_all(&[&text, b"\n".as_slice()].concat());
+            match written.and_then(|()| stdout.flush()) {
+                // The reader needs no more.
+                Err(error) if error.kind() == IoErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(error) => print_error(&format!("stdout cannot be written: {error}"), 3),
+                Ok(()) => ExitCode::SUCCESS,
+            }
         }
         Ok(Err(why)) => print_error(&why, 1),
         Err(error) => print_error(&format!("{error:#}"), 3),
@@ -199,18 +232,14 @@ pub(crate) fn print_error(why: &str, code: u8) -> ExitCode {
 }
 
 fn validate(file: &Path) -> anyhow::Result<Outcome> {
-    Ok(config(file)?.map(|config| {
+    let config = Config::from_yaml(&read(file)?);
+    let config = config.map_err(|error| format!("{}: {error}", file.display()));
+    Ok(config.map(|config| {
         for warning in config.warnings() {
             let _ = writeln!(std::io::stderr(), "warning: {warning}");
         }
         b"the configuration is valid".to_vec()
     }))
-}
-
-/// Reads a configuration. The inner error is why it is invalid.
-fn config(file: &Path) -> anyhow::Result<Result<Config, String>> {
-    let config = Config::from_yaml(&read(file)?);
-    Ok(config.map_err(|error| format!("{}: {error}", file.display())))
 }
 
 async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
@@ -219,12 +248,12 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
-    let config = match config(&args.config)? {
-        Ok(config) => config,
-        Err(why) => return Ok(Err(why)),
-    };
     let metrics = Metrics::new();
-    let sources = Sources::new(&args.config, &args.objects, args.deadline, &metrics)?;
+    // The file may be a pipe, which can be read once.
+    let sources = match Sources::new(&args.config, &args.objects, args.deadline, &metrics) {
+        Err(why) if why.is::<ConfigError>() => return Ok(Err(format!("{why:#}"))),
+        sources => sources?,
+    };
     let until = Instant::now() + args.deadline;
     loop {
         let asked = sources.ask(args.profile.as_deref(), body.as_bytes());
@@ -233,7 +262,7 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
             // The objects of the cluster are still being listed.
             Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => {
                 sleep(PAUSE).await;
-                sources.reload();
+                sources.follow_config();
             }
             Err(failure) => {
                 let code = failure.code().name;
@@ -241,7 +270,12 @@ async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
                     // The message speaks of the `baseUrl` that Argo CD has.
                     Failure::UnknownProfile(name) => format!(
                         "unknown profile {name}: set --profile to one of {} ({code})",
-                        config.profiles().collect::<Vec<_>>().join(", ")
+                        sources
+                            .config
+                            .current()
+                            .profiles()
+                            .collect::<Vec<_>>()
+                            .join(", ")
                     ),
                     failure => format!("{failure} ({code})"),
                 }));
@@ -259,6 +293,12 @@ const LONGEST: f32 = 600.0;
 
 /// Parses an address to listen on. Without a host it is every address of the machine, and a name is looked up.
 fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Some((host, port)) = text.rsplit_once(':')
+        && host.contains(':')
+        && !host.starts_with('[')
+    {
+        return Err(format!("an IPv6 address needs brackets: [{host}]:{port}"));
+    }
     let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
     let found = format!("{host}{text}")
         .to_socket_addrs()
@@ -266,6 +306,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4. Of equals the first is taken.
     let found = found.min_by_key(|address| !address.is_ipv4());
     found.ok_or_else(|| format!("{text} has no address"))
+}
+
+/// Parses a level. `tracing` also reads numbers, and an empty text as no level.
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let level = text.parse::<LevelFilter>().ok();
+    let level =
+        level.filter(|it| it.to_string().eq_ignore_ascii_case(text) && *it != LevelFilter::OFF);
+    level.ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
 }
 
 /// Parses a number of seconds, which may have a fraction.
@@ -292,8 +340,6 @@ fn number(least: usize, most: usize) -> impl Fn(&str) -> Result<usize, String> +
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -332,6 +378,18 @@ mod tests {
                     .err()
                     .is_none_or(|why| why.contains("such as 127.0.0.1:8080 or :8080"))
             );
+        }
+        let bare = Err("an IPv6 address needs brackets: [::1]:8090".to_owned());
+        assert_eq!(address("::1:8090"), bare);
+    }
+
+    #[test]
+    fn a_level_has_a_name() {
+        for text in ["error", "warn", "info", "DEBUG", "trace"] {
+            assert!(level(text).is_ok(), "{text}");
+        }
+        for text in ["", "off", "3", "all"] {
+            assert!(level(text).is_err(), "{text}");
         }
     }
 

@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -38,6 +39,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
@@ -83,7 +85,13 @@ pub fn run(line: &CommandLine) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let served = Runtime::new().map_err(anyhow::Error::from);
-    match served.and_then(|runtime| runtime.block_on(serve(flags))) {
+    let served = served.and_then(|runtime| {
+        let served = runtime.block_on(serve(flags));
+        // A read of a file may take forever.
+        runtime.shutdown_background();
+        served
+    });
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -151,6 +159,9 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 /// The time between two reads of the files that may change.
 const RELOAD: Duration = Duration::from_secs(1);
 
+/// The time after which reading the files is reported.
+const SLOW: Duration = Duration::from_secs(10);
+
 /// Reads the files that may change once a second, and at once at SIGHUP.
 async fn reload(service: Arc<Service>, mut hangup: Signal) {
     loop {
@@ -158,9 +169,17 @@ async fn reload(service: Arc<Service>, mut hangup: Signal) {
             () = tokio::time::sleep(RELOAD) => {}
             _ = hangup.recv() => tracing::info!("SIGHUP: reading all files"),
         }
-        let service = Arc::clone(&service);
+        let of_reads = Arc::clone(&service);
         // A large configuration takes a while.
-        if spawn_blocking(move || service.reload()).await.is_err() {
+        let mut reads = spawn_blocking(move || of_reads.reload());
+        let mut read = timeout(SLOW, &mut reads).await;
+        if read.is_err() {
+            tracing::error!("reading the files takes long: no change takes effect until it ends");
+            service.stuck.store(true, Ordering::Relaxed);
+            read = Ok(reads.await);
+            service.stuck.store(false, Ordering::Relaxed);
+        }
+        if !matches!(read, Ok(Ok(()))) {
             tracing::error!("reading the files panicked: report this as a bug");
         }
     }

@@ -3,6 +3,7 @@
 //! One task reads the files once a second, and parses them when their bytes have changed. Calls get the last value without reading a
 //! file. It does not matter whether a file was written or a symbolic link was swapped as in a mounted ConfigMap.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
@@ -34,7 +35,8 @@ impl<T, const N: usize> Live<T, N> {
     /// # Errors
     /// Returns `Err` if a file cannot be read or is invalid.
     pub(crate) fn new(files: [PathBuf; N], parse: Parse<T, N>) -> anyhow::Result<Self> {
-        let seen = read(&files)?;
+        // A process may be started with a pipe, which cannot be read again.
+        let seen = read(&files, |file| fs::read(file))?;
         let value = Arc::new(parse(&seen).with_context(|| names(&files))?);
         Ok(Self {
             files,
@@ -47,7 +49,7 @@ impl<T, const N: usize> Live<T, N> {
     /// Reads the files again, and publishes their value if they have changed.
     pub(crate) fn reload(&self) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = match read(&self.files) {
+        let read = match read(&self.files, read_file) {
             Ok(bytes) if seen.as_ref() == Some(&bytes) => return,
             Ok(bytes) => (self.parse)(seen.insert(bytes)),
             Err(error) => {
@@ -87,10 +89,21 @@ impl<T, const N: usize> Live<T, N> {
     }
 }
 
-fn read<const N: usize>(files: &[PathBuf; N]) -> anyhow::Result<[Vec<u8>; N]> {
+/// Reads a file while the process runs. Nothing else is opened: to open a pipe may take forever.
+pub(crate) fn read_file(file: &Path) -> io::Result<Vec<u8>> {
+    match fs::metadata(file)?.is_file() {
+        true => fs::read(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+fn read<const N: usize>(
+    files: &[PathBuf; N],
+    read: fn(&Path) -> io::Result<Vec<u8>>,
+) -> anyhow::Result<[Vec<u8>; N]> {
     let mut contents = [const { Vec::new() }; N];
     for (content, file) in contents.iter_mut().zip(files) {
-        *content = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        *content = read(file).with_context(|| format!("{} cannot be read", file.display()))?;
     }
     Ok(contents)
 }
@@ -202,13 +215,18 @@ impl LiveTokens {
 ///
 /// Only hashes are kept: they have the same length, so a comparison takes the same time for every token.
 #[derive(Default)]
-pub(crate) struct Tokens(Vec<(String, Digest)>);
+pub(crate) struct Tokens {
+    /// The name and the hash of each token.
+    all: Vec<(String, Digest)>,
+    /// What is wrong with files whose token no caller can send.
+    unusable: Vec<String>,
+}
 
 impl Tokens {
     /// Reads a file. An empty one has no token.
     fn in_file(file: &Path) -> io::Result<Self> {
         let mut tokens = Self::default();
-        tokens.add(file, &fs::read(file)?);
+        tokens.add(file, &read_file(file)?);
         Ok(tokens)
     }
 
@@ -221,7 +239,7 @@ impl Tokens {
             if name.as_encoded_bytes().starts_with(b".") || !file.is_file() {
                 continue;
             }
-            match fs::read(&file) {
+            match read_file(&file) {
                 // The file was removed after the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 read => tokens.add(&file, &read?),
@@ -236,24 +254,46 @@ impl Tokens {
         if let Some(name) = file.file_name().and_then(|name| name.to_str())
             && !token.is_empty()
         {
-            self.0.push((name.to_owned(), digest(&SHA256, token)));
+            if !token.iter().all(u8::is_ascii_graphic) {
+                let why = "has spaces, several lines or bytes that are not ASCII, so that no caller can send it";
+                self.unusable.push(format!("token {name} {why}"));
+            }
+            self.all.push((name.to_owned(), digest(&SHA256, token)));
         }
     }
 
     /// Whether all tokens have this name.
     pub(crate) fn is_only(&self, name: &str) -> bool {
-        self.0.iter().all(|(token, _)| token == name)
+        self.all.iter().all(|(token, _)| token == name)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
+    }
+
+    /// Returns what is suspicious about the tokens, of which the configuration names some.
+    pub(crate) fn suspects<'n>(&self, named: impl Iterator<Item = &'n str>) -> BTreeSet<String> {
+        let mut suspects: BTreeSet<_> = self.unusable.iter().cloned().collect();
+        let mut seen = BTreeMap::new();
+        for (name, token) in &self.all {
+            if let Some(other) = seen.insert(token.as_ref(), name) {
+                suspects.insert(format!(
+                    "tokens {other} and {name} are equal: calls have one of the names"
+                ));
+            }
+        }
+        let unknown = named.filter(|name| self.all.iter().all(|(token, _)| token != name));
+        suspects.extend(
+            unknown.map(|name| format!("a profile names the token {name}, which no file has")),
+        );
+        suspects
     }
 
     /// Returns the name of the token that equals `sent`.
     pub(crate) fn name_of(&self, sent: &[u8]) -> Option<&str> {
         let sent = digest(&SHA256, sent.trim_ascii());
         // Every token is compared, so that the time does not reveal which one matches.
-        self.0.iter().fold(None, |found, (name, token)| {
+        self.all.iter().fold(None, |found, (name, token)| {
             let same: bool = token.as_ref().ct_eq(sent.as_ref()).into();
             if same { Some(name.as_str()) } else { found }
         })
@@ -290,6 +330,13 @@ mod tests {
         assert_eq!(read(), (1, false));
         fs::remove_file(&file).unwrap();
         assert_eq!(read(), (1, false));
+        write("2");
+        assert_eq!(read(), (2, true));
+        // To open a pipe would take forever.
+        fs::remove_file(&file).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, 0o600.into()).unwrap();
+        assert_eq!(read(), (2, false));
+        fs::remove_file(&file).unwrap();
         write("2");
         assert_eq!(read(), (2, true));
         // The content that is in use counts as valid again.
@@ -331,6 +378,37 @@ mod tests {
         );
         assert!(Tokens::in_file(&at("empty")).unwrap().is_empty());
         assert!(Tokens::in_file(&at("missing")).is_err());
+    }
+
+    #[test]
+    fn tokens_that_cannot_match_are_suspicious() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, token) in [
+            ("a", "one"),
+            ("b", "one\n"),
+            ("lines", "x\ny"),
+            ("accent", "é"),
+        ] {
+            fs::write(dir.path().join(name), token).unwrap();
+        }
+        let tokens = Tokens::in_dir(dir.path()).unwrap();
+        let suspects = tokens.suspects(["a", "team-x"].into_iter());
+        let all: Vec<String> = suspects.into_iter().collect();
+        let why =
+            "has spaces, several lines or bytes that are not ASCII, so that no caller can send it";
+        assert_eq!(
+            all[0],
+            "a profile names the token team-x, which no file has"
+        );
+        assert_eq!(
+            all[1..3],
+            [format!("token accent {why}"), format!("token lines {why}")]
+        );
+        assert!(
+            all[3].starts_with("tokens ") && all[3].contains("equal"),
+            "{all:?}"
+        );
+        assert_eq!(all.len(), 4);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Metrics {
             reloads: register.add("reloads", "How often the files that may change were read"),
             config_good: register.add(
                 "config_good",
-                "Whether the current configuration file is valid and in use",
+                "Whether the current files of the configuration and the certificate are valid and in use",
             ),
             config_warnings: register.add(
                 "config_warnings",

@@ -75,7 +75,7 @@ impl Objects {
 
     /// Watches the objects that the configuration needs, and stops all other watches.
     pub(crate) fn watch(&self, config: &Config) {
-        if self.flags.objects_dir.is_some() {
+        if self.are_in_files() {
             return;
         }
         let mut known = Namespaces::default();
@@ -162,7 +162,12 @@ impl Objects {
         let kinds = clusters.values().flat_map(|cluster| cluster.kinds());
         // Every kind must be asked, since asking also resets it.
         let changed = kinds.filter(|kind| kind.has_changed()).count();
-        changed > 0 || self.flags.objects_dir.is_some()
+        changed > 0 || self.are_in_files()
+    }
+
+    /// Whether the objects are read from files, for every call.
+    pub(crate) fn are_in_files(&self) -> bool {
+        self.flags.objects_dir.is_some()
     }
 
     /// Returns the state of all watches.

@@ -240,7 +240,7 @@ impl Registries {
 fn keychain(files: &[PathBuf]) -> Result<Keychain, String> {
     let mut keychain = Keychain::default();
     for file in files {
-        let added = match std::fs::read(file) {
+        let added = match crate::live::read_file(file) {
             Ok(text) => keychain.add(&text).map_err(anyhow::Error::from),
             Err(error) => Err(error.into()),
         };

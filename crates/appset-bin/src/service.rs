@@ -1,5 +1,6 @@
 //! The state that all requests share: configuration, tokens, limits and metrics, and how a call is answered with them.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,12 +9,12 @@ use appset_generator::{
     Config, Failure, ImageQuery, Output, ParameterSet, Request, SourceQuery, Warning,
 };
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::Span;
 
 use crate::Flags;
 use crate::api::Caller;
-use crate::compute::Compute;
+use crate::compute::{Compute, Turn};
 use crate::ledger::{self, Call, Hash, Ledger};
 use crate::live::{Certificate, Live, LiveTokens, server_config};
 use crate::metrics::Metrics;
@@ -42,6 +43,10 @@ pub(crate) struct Service {
     ledger: Mutex<Ledger>,
     /// Whether all watches have had their first list.
     synced: AtomicBool,
+    /// Whether the files that may change have not been read in time.
+    pub(crate) stuck: AtomicBool,
+    /// What was suspicious about the tokens when they were read last.
+    suspects: Mutex<BTreeSet<String>>,
 }
 
 /// A call whose body was read.
@@ -111,8 +116,11 @@ impl Service {
             metrics,
             ledger: Mutex::default(),
             synced: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            suspects: Mutex::default(),
         };
         service.warn(service.sources.config.current().warnings());
+        service.warn_of_tokens();
         Ok(service)
     }
 
@@ -122,6 +130,7 @@ impl Service {
             self.warn(warnings);
         }
         self.tokens.reload();
+        self.warn_of_tokens();
         if let Some(certificate) = &self.certificate {
             certificate.reload();
         }
@@ -136,6 +145,19 @@ impl Service {
         }
     }
 
+    /// Reports what has become suspicious about the tokens.
+    fn warn_of_tokens(&self) {
+        let Some(tokens) = self.tokens.current() else {
+            return;
+        };
+        let now = tokens.suspects(self.sources.config.current().tokens());
+        let mut seen = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in now.difference(&seen) {
+            tracing::warn!(problem, "a token may not be what is meant");
+        }
+        *seen = now;
+    }
+
     /// Returns the place of one more call, and its memory, which is empty at first. Most calls take milliseconds, so that it is
     /// worth to wait for a place.
     pub(crate) async fn admit(&self, caller: &Caller) -> Result<(Share, Share), Failure> {
@@ -147,11 +169,11 @@ impl Service {
     /// Answers a call.
     ///
     /// All work is done where [`Compute`] allows it, and what it makes of a request is gone before the next work begins. So not more
-    /// requests are in memory in this form, which is much larger than the body, than there are processors.
+    /// requests are in memory in this form, which is much larger than the body, than there are places, and few long ones.
     pub(crate) async fn call(self: &Arc<Self>, received: Received) -> Result<Answered, Refused> {
         let (service, runtime) = (Arc::clone(self), Handle::current());
         let token = received.token.clone();
-        let read = move || service.read(received, &runtime);
+        let read = move |turn: &Turn| service.read(received, &runtime, turn);
         let (config, images, output, memory) = match self.compute.run(&token, read).await? {
             Step::Done(answered) => return Ok(answered),
             Step::LookUp(config, images, output, memory) => (config, images, output, memory),
@@ -160,14 +182,14 @@ impl Service {
         let answered = async {
             let found = self.sources.found(&config, &images).await?;
             let service = Arc::clone(self);
-            let write = move || service.write(&output, images.sets(&found)?, memory);
+            let write = move |_: &Turn| service.write(&output, images.sets(&found)?, memory);
             self.compute.run(&token, write).await
         };
         answered.await.map_err(refused)
     }
 
     /// Reads a call, and answers it unless registries must be asked.
-    fn read(&self, received: Received, runtime: &Handle) -> Result<Step, Refused> {
+    fn read(&self, received: Received, runtime: &Handle, turn: &Turn) -> Result<Step, Refused> {
         let request = Request::from_body(&received.body)?;
         drop(received.body);
         let span = Span::current();
@@ -187,7 +209,11 @@ impl Service {
             }
             source => source,
         };
-        let sets = runtime.block_on(self.sources.sets(&config, source));
+        if self.sources.objects.are_in_files() {
+            // Reading all files takes long.
+            turn.leave();
+        }
+        let sets = runtime.block_on(self.sources.sets(&config, source, &|| turn.go_on()));
         let answered = sets.and_then(|sets| self.write(&output, sets, received.memory));
         let answered = answered.map_err(Refused::of(output.source()))?;
         if let Some(call) = recorded.flatten() {
@@ -223,12 +249,12 @@ impl Service {
     /// Returns the hash of the body with which a recorded call would be answered now.
     ///
     /// # Errors
-    /// Returns `Err` if the call would fail, and for the source of image digests: registries do not announce changes, so
-    /// they are not polled.
+    /// Returns `Err` if the call would fail or not end in time, and for the source of image digests: registries do not announce
+    /// changes, so they are not polled.
     pub(crate) async fn answer_again(self: &Arc<Self>, call: &Call) -> Result<Hash, Failure> {
         let (service, call, runtime) = (Arc::clone(self), call.clone(), Handle::current());
         // No token has an empty name, so calls do not wait for this.
-        let again = self.compute.run("", move || {
+        let again = self.compute.run("", move |turn| {
             let request = call.request().ok_or(Failure::Internal)?;
             let sources = &service.sources;
             let config = sources.config.current();
@@ -238,12 +264,14 @@ impl Service {
             if let SourceQuery::ImageDigests(_) = query.source {
                 return Err(Failure::Internal);
             }
-            let sets = runtime.block_on(sources.sets(&config, query.source))?;
+            let go_on = || turn.go_on();
+            let sets = runtime.block_on(sources.sets(&config, query.source, &go_on))?;
             let answer = query.output.answer(sets)?;
             let size = answer.size(service.max_answer)?;
             Ok(ledger::hash(&answer.to_body(size)?))
         });
-        again.await
+        let again = timeout(self.sources.deadline, again).await;
+        again.unwrap_or(Err(Failure::Internal))
     }
 
     /// Whether the replica is not ready, and connections close after their answer, because the process is ending.
@@ -276,7 +304,11 @@ impl Service {
     pub(crate) fn metrics_text(&self) -> String {
         self.metrics.remembered.set(self.ledger().len() as u64);
         let (config, objects) = (&self.sources.config, &self.sources.objects);
-        self.metrics.to_text(config.is_good(), objects.report())
+        let certificate = self.certificate.as_ref();
+        let is_good = config.is_good()
+            && certificate.is_none_or(|it| it.is_good())
+            && !self.stuck.load(Ordering::Relaxed);
+        self.metrics.to_text(is_good, objects.report())
     }
 }
 

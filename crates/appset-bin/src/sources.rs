@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use appset_generator::{
-    Config, Failure, Found, ImageDigests, ImageQuery, ParameterSet, Request, SourceQuery, Warning,
+    Config, Failure, Found, GoOn, ImageDigests, ImageQuery, ParameterSet, Request, SourceQuery,
+    Warning,
 };
 
 use crate::commands::ObjectFlags;
@@ -55,7 +56,7 @@ impl Sources {
     }
 
     /// Watches the objects and reads the credentials that the configuration names.
-    fn follow_config(&self) {
+    pub(crate) fn follow_config(&self) {
         let config = self.config.current();
         self.objects.watch(&config);
         let files = config.image_digests().map(ImageDigests::docker_config);
@@ -67,21 +68,26 @@ impl Sources {
         &self,
         config: &Config,
         source: SourceQuery,
+        go_on: GoOn<'_>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         let objects = &self.objects;
         let tables = async |places| objects.all(config, places, |it| &it.route_tables).await;
         match source {
             SourceQuery::Static(fixed) => Ok(fixed.into_sets()),
-            SourceQuery::GlooRoutes(routes) => routes.sets(&tables(routes.places()).await?),
+            SourceQuery::GlooRoutes(routes) => routes.sets(&tables(routes.places()).await?, go_on),
             SourceQuery::Rollouts(query) => {
                 let rollouts = objects.all(config, query.places(), |it| &it.rollouts);
-                query.sets(&rollouts.await?, &tables(query.table_places()).await?)
+                query.sets(
+                    &rollouts.await?,
+                    &tables(query.table_places()).await?,
+                    go_on,
+                )
             }
             SourceQuery::GlooWorkspaces(query) => {
                 let place = std::slice::from_ref(query.place());
                 let workspaces = objects.all(config, place, |it| &it.workspaces).await?;
                 let clusters = objects.all(config, place, |it| &it.clusters).await?;
-                query.sets(&workspaces, &clusters)
+                query.sets(&workspaces, &clusters, go_on)
             }
             SourceQuery::ImageDigests(images) => images.sets(&self.found(config, &images).await?),
         }
@@ -105,7 +111,7 @@ impl Sources {
         let config = self.config.current();
         let namespaces = self.objects.namespaces(&config).await;
         let query = config.query(profile, None, request, &namespaces)?;
-        let sets = self.sets(&config, query.source).await?;
+        let sets = self.sets(&config, query.source, &|| Ok(())).await?;
         query.output.answer(sets)?.to_body(0)
     }
 }

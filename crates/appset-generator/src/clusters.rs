@@ -42,6 +42,9 @@ pub struct Place {
     pub namespaces: Vec<String>,
 }
 
+/// Says before each object whether the computation may go on. An `Err` ends it, for example since nobody waits for its outcome.
+pub type GoOn<'a> = &'a dyn Fn() -> Result<(), Failure>;
+
 /// The objects of a kind, by cluster.
 pub type ByCluster<K> = BTreeMap<String, Vec<Arc<Document<K>>>>;
 

@@ -125,6 +125,11 @@ impl Config {
         self.profiles.keys().map(String::as_str)
     }
 
+    /// Returns the names of the tokens that profiles name.
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.profiles.values().flat_map(Profile::tokens)
+    }
+
     /// Returns what is allowed, but will probably fail in Argo CD.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Served, readable};
-use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
+use crate::clusters::{ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
 use crate::keys::{Schema, cluster, is_second};
 use crate::matching::LabelSelector;
@@ -112,9 +112,13 @@ impl RouteQuery {
     /// # Errors
     /// Returns `Err` if a table that is selected by name does not exist, since an answer without it would delete its Applications,
     /// or if a selected table has a value of the wrong type.
-    pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
+    pub fn sets(
+        &self,
+        tables: &ByCluster<RouteTable>,
+        go_on: GoOn<'_>,
+    ) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.tables.keys(), |cluster| {
-            self.sets_of(cluster, objects_of(tables, cluster))
+            self.sets_of(cluster, objects_of(tables, cluster), go_on)
         })
     }
 
@@ -123,6 +127,7 @@ impl RouteQuery {
         &self,
         cluster: &str,
         tables: &[Arc<RouteTableDoc>],
+        go_on: GoOn<'_>,
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
         let mut selector = self.tables.get(cluster).cloned().unwrap_or_default();
         if selector.namespaces == [ALL] && !tables.is_empty() {
@@ -133,6 +138,7 @@ impl RouteQuery {
         let mut delegation = Delegation::new(&readable);
         let mut sets = BTreeMap::new();
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
+            go_on()?;
             let spec = table.spec().map_err(Failure::unreadable)?;
             let place = delegation.place(table, &spec);
             let routes = self.selected(table, &spec)?;

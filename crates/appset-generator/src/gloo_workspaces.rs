@@ -1,14 +1,13 @@
 //! The source `gloo-workspaces`: one set for each cluster of each Workspace, or for each namespace in these clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use gloo_types::{
     ClusterSelector, Document, KubernetesCluster, NamespaceSelector, ObjectKey, Workspace,
 };
 use strict_json::Block;
 
-use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
+use crate::clusters::{Allowed, ByCluster, Clusters, GoOn, Place, Reach, objects_of};
 use crate::error::{ConfigError, joined};
 use crate::keys::{Schema, cluster, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
@@ -119,6 +118,7 @@ impl WorkspaceQuery {
         &self,
         workspaces: &ByCluster<Workspace>,
         clusters: &ByCluster<KubernetesCluster>,
+        go_on: GoOn<'_>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         let at = &self.place.cluster;
         let workspaces = objects_of(workspaces, at);
@@ -133,14 +133,18 @@ impl WorkspaceQuery {
         }
         let asked = self.workspaces.iter();
         let (patterns, names): (BTreeSet<_>, BTreeSet<_>) = asked.partition(|one| is_pattern(one));
-        let is_selected = |workspace: &&Arc<Document<Workspace>>| {
+        let is_selected = |workspace: &Document<Workspace>| {
             let name = &workspace.key().name;
             let is_asked = self.workspaces.is_empty() || names.contains(name);
             (is_asked || patterns.iter().any(|pattern| matches(pattern, name)))
                 && self.selector.matches(workspace.labels())
         };
         let mut sets = BTreeMap::new();
-        for workspace in workspaces.iter().filter(is_selected) {
+        for workspace in workspaces {
+            go_on()?;
+            if !is_selected(workspace) {
+                continue;
+            }
             let spec = workspace.spec().map_err(Failure::unreadable)?;
             let name = &workspace.key().name;
             for (cluster, share) in shares(&spec.workload_clusters, &clusters) {
@@ -256,6 +260,7 @@ fn name_or_pattern(namespace: &NamespaceSelector) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use gloo_types::Resource;
     use proptest::{collection, option, prelude::*, sample};
@@ -307,6 +312,7 @@ profiles:
         let sets = query.sets(
             &[("in-cluster".to_owned(), workspaces.to_vec())].into(),
             &[("in-cluster".to_owned(), clusters.to_vec())].into(),
+            &|| Ok(()),
         )?;
         Ok(sets.iter().map(|set| json!(set)).collect())
     }
@@ -387,6 +393,24 @@ profiles:
     }
 
     #[test]
+    fn a_computation_that_may_not_go_on_has_no_answer() {
+        let source = query(CONFIG, "default", &json!({"workspaces": ["w*"]}))
+            .unwrap()
+            .source;
+        let SourceQuery::GlooWorkspaces(query) = source else {
+            panic!("another source");
+        };
+        let workspaces = [("in-cluster".to_owned(), two().to_vec())].into();
+        let left = std::cell::Cell::new(1);
+        let go_on = || match left.replace(left.get() - 1) {
+            0 => Err(Failure::Internal),
+            _ => Ok(()),
+        };
+        let stopped = query.sets(&workspaces, &ByCluster::new(), &go_on);
+        assert_eq!(stopped, Err(Failure::Internal));
+    }
+
+    #[test]
     fn entries_for_the_same_cluster_are_merged() {
         shared(json!([]), &[]);
         shared(
@@ -462,6 +486,17 @@ profiles:
         refused(
             query(CONFIG, "default", &json!({"workspace": "web"})),
             "did you mean workspaces?",
+        );
+        let many = |count: usize| json!({"workspaces": vec!["w*"; count]});
+        assert!(sets(&many(1000), &two()).is_ok());
+        refused(
+            sets(&many(1001), &two()),
+            "invalid_input parameters: workspaces is \"1001 items\", it must be at most 1000 items",
+        );
+        let values = json!([{"key": "a", "operator": "NotIn", "values": vec!["b"; 1000]}]);
+        refused(
+            sets(&json!({"selector": {"matchExpressions": values}}), &two()),
+            "selector is \"1001 items\"",
         );
         let broken = workspace("web", &json!([{"name": 7}]));
         refused(

@@ -43,7 +43,7 @@ mod yaml;
 
 pub use answer::{Answer, EmptyAllowed, Output};
 pub use clusters::{
-    ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
+    ByCluster, ClusterAccess, Clusters, GoOn, NamespaceLabels, Namespaces, Place, Watched,
 };
 pub use config::{Config, Refresh};
 pub use error::ConfigError;

@@ -44,6 +44,11 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
+    /// Returns the names of the tokens that may use it.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.tokens.iter().flatten().map(String::as_str)
+    }
+
     pub(crate) const KEYS: &[&str] = &[
         "tokens",
         "sources",

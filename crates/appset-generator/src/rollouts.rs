@@ -10,7 +10,7 @@ use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use strict_json::Block;
 
-use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
+use crate::clusters::{ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, in_each, objects_of};
 use crate::error::ConfigError;
 use crate::keys::{Schema, cluster};
 use crate::matching::LabelSelector;
@@ -143,10 +143,11 @@ impl RolloutQuery {
         &self,
         rollouts: &ByCluster<Rollout>,
         tables: &ByCluster<RouteTable>,
+        go_on: GoOn<'_>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.places.iter().map(|place| &place.cluster), |cluster| {
             let rollouts = objects_of(rollouts, cluster);
-            self.sets_of(cluster, rollouts, objects_of(tables, cluster))
+            self.sets_of(cluster, rollouts, objects_of(tables, cluster), go_on)
         })
     }
 
@@ -156,6 +157,7 @@ impl RolloutQuery {
         cluster: &str,
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
+        go_on: GoOn<'_>,
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
         let here = self.readable.iter().filter(|it| it.cluster == cluster);
         let readable = here.flat_map(|place| place.namespaces.iter().map(String::as_str));
@@ -163,6 +165,7 @@ impl RolloutQuery {
         let mut sets = BTreeMap::new();
         let rollouts = rollouts.iter();
         for rollout in rollouts.filter(|it| self.selector.matches(it.labels())) {
+            go_on()?;
             let spec = rollout.spec().map_err(Failure::unreadable)?;
             let canary = spec.canary();
             let routing = canary.and_then(|canary| canary.traffic_routing.as_ref());

@@ -74,6 +74,18 @@ pub(crate) const KINDS: [Kind; 4] = [
     }),
 ];
 
+/// The largest number of items in the lists of one parameter. Each may be compared with each object.
+const MAX_ITEMS: usize = 1_000;
+
+/// Returns the number of items in all lists of `value`.
+fn items(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.len() + list.iter().map(items).sum::<usize>(),
+        Value::Object(fields) => fields.values().map(items).sum(),
+        _ => 0,
+    }
+}
+
 impl Schema {
     /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
     fn query(
@@ -84,6 +96,15 @@ impl Schema {
         let known = [&Output::KEYS, self.parameters].concat();
         let given = Value::Object(given);
         let parameters = Block::root(&given, "the parameters", &known)?;
+        for key in self.parameters {
+            let items = parameters.value(key).map_or(0, items);
+            if items > MAX_ITEMS {
+                let expected = format!("at most {MAX_ITEMS} items");
+                return Err(parameters
+                    .wrong(key, format!("{items} items"), expected)
+                    .into());
+            }
+        }
         let source = read(&parameters)?;
         let output = Output::read(self.name, &parameters, Some(self.output_key))?;
         Ok(Query { source, output })

@@ -21,10 +21,12 @@ fn answer(config: &Config, parameters: &Value) -> Result<usize, Failure> {
     let sets = match query.source {
         SourceQuery::Static(source) => source.into_sets(),
         SourceQuery::ImageDigests(images) => images.sets(&BTreeMap::new())?,
-        SourceQuery::GlooRoutes(routes) => routes.sets(&BTreeMap::new())?,
-        SourceQuery::Rollouts(rollouts) => rollouts.sets(&BTreeMap::new(), &BTreeMap::new())?,
+        SourceQuery::GlooRoutes(routes) => routes.sets(&BTreeMap::new(), &|| Ok(()))?,
+        SourceQuery::Rollouts(rollouts) => {
+            rollouts.sets(&BTreeMap::new(), &BTreeMap::new(), &|| Ok(()))?
+        }
         SourceQuery::GlooWorkspaces(workspaces) => {
-            workspaces.sets(&BTreeMap::new(), &BTreeMap::new())?
+            workspaces.sets(&BTreeMap::new(), &BTreeMap::new(), &|| Ok(()))?
         }
     };
     query.output.answer(sets).map(|answer| answer.count())

@@ -289,8 +289,12 @@ impl File {
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         let text =
             fs::read_to_string(&path).map_err(|error| unreachable_dir("read", &path, error))?;
-        let documents = documents(&text)
-            .map_err(|error| StoreError::unreadable::<RouteTable>(path.display(), error))?;
+        let documents = documents(&text).map_err(|error| StoreError::Unreadable {
+            what: path.display().to_string(),
+            // A file may have objects of any kind.
+            kind: "Kubernetes object",
+            source: Box::new(error),
+        })?;
         Ok(Self {
             path,
             text,

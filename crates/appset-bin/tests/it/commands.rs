@@ -127,3 +127,93 @@ fn validate_checks_the_configuration() {
     check(CONFIG, &["serve"], 2, "", "serve");
     check(CONFIG, &["--config=DIR/config.yaml"], 2, "", "--tokens-dir");
 }
+
+/// Returns the variables of the server's flags, from its help.
+fn variables() -> Vec<String> {
+    let (_, help, _) = run(CONFIG, &["--help"]);
+    let parts = help.split("[env:").skip(1);
+    let names = parts.map(|part| part.split('=').next().unwrap().trim().to_owned());
+    names.collect()
+}
+
+#[test]
+fn no_variable_disturbs_a_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(file("good.yaml"), CONFIG).unwrap();
+    let config = format!("--config={}", file("good.yaml"));
+    let all = variables();
+    assert!(all.len() > 15, "{all:?}");
+    let value = |variable: &str| match variable.trim_start_matches("GLOO_APPSET_") {
+        "CONFIG" => file("good.yaml"),
+        "LISTEN" | "OPS_LISTEN" => "127.0.0.1:0".to_owned(),
+        "LOG_LEVEL" => "info".to_owned(),
+        _ => "7".to_owned(),
+    };
+    // Each alone, and all that may be together.
+    let mut cases: Vec<Vec<&String>> = all.iter().map(|it| vec![it]).collect();
+    let is_other = |it: &&String| !it.ends_with("_OBJECTS_DIR");
+    cases.push(all.iter().filter(is_other).collect());
+    for case in cases {
+        for args in [&["validate"][..], &["ask", r#"{"input":{}}"#]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"))
+                .args(args)
+                .args((case[0] != "GLOO_APPSET_CONFIG").then_some(&config))
+                .envs(case.iter().map(|it| (it, value(it))))
+                .output()
+                .unwrap();
+            let code = output.status.code();
+            assert_eq!(code, Some(0), "{case:?} {args:?}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_conflict_names_the_variables() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"))
+        .args(["--config=c", "--tokens-dir=d"])
+        .env("GLOO_APPSET_TOKEN_FILE", "t")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text.contains("the environment sets GLOO_APPSET_TOKEN_FILE"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("good.yaml");
+    std::fs::write(&config, CONFIG).unwrap();
+    for args in [&["validate"][..], &["ask", r#"{"input":{}}"#]] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"));
+        let output = command.args(args).arg("--config").arg(&config).stdout(full);
+        let output = output
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{text}");
+        assert!(text.contains("stdout cannot be written"), "{text}");
+    }
+}
+
+#[test]
+fn a_configuration_may_be_a_pipe() {
+    let line = r#"exec "$0" ask --config <(printf '%s' "$1") '{"input":{}}'"#;
+    let program = env!("CARGO_BIN_EXE_gloo-appset-generator");
+    let output = Command::new("bash")
+        .args(["-c", line, program, CONFIG])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}

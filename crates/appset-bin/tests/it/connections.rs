@@ -189,6 +189,7 @@ fn a_certificate_changes_without_a_restart() {
     // With an invalid key the previous certificate stays in use.
     fs::write(dir.path().join("tls.key"), "none").unwrap();
     generator.reload();
+    generator.wait_for("gloo_appset_config_good 0");
     assert_eq!(
         https_status(&generator, &second).unwrap(),
         "HTTP/1.1 200 OK"

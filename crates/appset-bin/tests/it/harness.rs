@@ -99,6 +99,11 @@ impl Generator {
         Self::spawn(dir, &[], config, &[&flag])
     }
 
+    /// Starts the generator without tokens, but with flags that may name some.
+    pub(crate) fn start_alone(config: &str, flags: &[&str]) -> Self {
+        Self::spawn(tempfile::tempdir().unwrap(), &[], config, flags)
+    }
+
     fn spawn(dir: TempDir, environment: &[(&str, &str)], config: &str, flags: &[&str]) -> Self {
         let config_file = dir.path().join("config.yaml");
         fs::write(&config_file, config).unwrap();
@@ -204,6 +209,14 @@ impl Generator {
             .unwrap();
         let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kib << 10
+    }
+
+    /// Returns the time on a processor that the process has used, in hundredths of a second.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        let (_name, fields) = stat.rsplit_once(") ").unwrap();
+        let times = fields.split(' ').skip(11).take(2);
+        times.map(|time| time.parse::<u64>().unwrap()).sum()
     }
 
     /// Sends the bytes of a whole request.

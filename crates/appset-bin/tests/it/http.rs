@@ -276,6 +276,49 @@ fn tokens_that_were_never_readable_are_in_the_log() {
     assert!(log.iter().any(is_unreadable), "{log:?}");
 }
 
+#[test]
+fn a_token_file_that_does_not_exist_is_in_the_log() {
+    let missing = ["--token-file=/nonexistent"];
+    let mut generator = Generator::start_alone("static: {hello: {sets: [{a: 1}]}}", &missing);
+    refused(&generator.post("", Some("t"), ""), 503, "not_ready");
+    generator.terminate();
+    assert!(generator.end().iter().any(is_unreadable));
+}
+
+#[test]
+fn a_token_that_no_file_has_is_in_the_log_also_after_a_reload() {
+    let config = |token: &str| {
+        format!(
+            "{{static: {{hello: {{sets: [{{a: 1}}]}}}}, profiles: {{default: {{tokens: [{token}]}}}}}}"
+        )
+    };
+    let generator = Generator::start(&config("team-x"), &[("t", "t")]);
+    fs::write(generator.dir().join("config.yaml"), config("team-y")).unwrap();
+    generator.reload();
+    let log = generator.stop();
+    for token in ["team-x", "team-y"] {
+        let problem = format!("a profile names the token {token}, which no file has");
+        let count = log
+            .iter()
+            .filter(|it| it["problem"] == problem.as_str())
+            .count();
+        assert_eq!(count, 1, "{log:?}");
+    }
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_stops_nothing() {
+    let generator = start();
+    for file in ["config.yaml", "tokens/argocd"] {
+        let file = generator.dir().join(file);
+        fs::remove_file(&file).ok();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, 0o600.into()).unwrap();
+    }
+    generator.reload();
+    generator.wait_for("gloo_appset_config_good 0");
+    generator.stop();
+}
+
 /// Whether a log record says that the tokens cannot be read.
 fn is_unreadable(record: &Value) -> bool {
     let message = record["message"].as_str().unwrap_or_default();

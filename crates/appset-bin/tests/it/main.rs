@@ -17,3 +17,4 @@ mod http;
 mod image_digests;
 mod objects;
 mod refresh;
+mod tenants;

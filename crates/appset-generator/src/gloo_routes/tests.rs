@@ -51,7 +51,7 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
         panic!("another source");
     };
     let tables = found(routes.places(), &tables());
-    let answer = query.output.answer(routes.sets(&tables)?)?;
+    let answer = query.output.answer(routes.sets(&tables, &|| Ok(()))?)?;
     Ok(String::from_utf8(answer.to_body(0).unwrap()).unwrap())
 }
 
@@ -202,7 +202,7 @@ fn split_routes(canary: i32, more: Value) -> Vec<Value> {
         panic!("another source");
     };
     let sets = routes
-        .sets(&found(routes.places(), &[split(canary)]))
+        .sets(&found(routes.places(), &[split(canary)]), &|| Ok(()))
         .unwrap();
     sets.iter()
         .map(|set| json!(set)["gloo"]["route"].clone())
@@ -292,7 +292,9 @@ fn errors(http: &Value) -> Vec<(String, String)> {
     let SourceQuery::GlooRoutes(routes) = query.source else {
         panic!("another source");
     };
-    let sets = routes.sets(&found(routes.places(), &[table])).unwrap();
+    let sets = routes
+        .sets(&found(routes.places(), &[table]), &|| Ok(()))
+        .unwrap();
     let text = |set: &ParameterSet, key| match set.at(&format!("gloo.{key}")) {
         Some(Field::Text(text)) => text.to_string(),
         other => panic!("{other:?}"),
@@ -345,7 +347,7 @@ fn a_delegated_table_has_the_hosts_of_its_parent() {
             panic!("another source");
         };
         let readable = found(routes.places(), &tables);
-        let sets = routes.sets(&readable).unwrap();
+        let sets = routes.sets(&readable, &|| Ok(())).unwrap();
         let set = json!(sets[0])["gloo"].clone();
         format!(
             "{} {} {} {}",
@@ -369,10 +371,16 @@ fn a_star_means_all_namespaces() {
     };
     let places = routes.places();
     assert!(places[0].is_all());
-    assert_eq!(routes.sets(&found(places, &tables())).unwrap().len(), 3);
+    assert_eq!(
+        routes
+            .sets(&found(places, &tables()), &|| Ok(()))
+            .unwrap()
+            .len(),
+        3
+    );
     assert!(
         routes
-            .sets(&ByCluster::new())
+            .sets(&ByCluster::new(), &|| Ok(()))
             .unwrap_err()
             .to_string()
             .contains("RouteTable */api not found")
@@ -393,7 +401,7 @@ glooRoutes: {namespaces: [edge, shop]}";
         if let Some(west) = tables.get_mut("west") {
             west.retain(|table| table.key().name != "api");
         }
-        let sets = routes.sets(&tables)?;
+        let sets = routes.sets(&tables, &|| Ok(()))?;
         let keys = sets.iter().map(|set| {
             let gloo = &json!(set)["gloo"];
             let (key, cluster) = (&gloo["key"], gloo["cluster"].as_str().unwrap());

@@ -77,6 +77,7 @@ fn sets(profile: &str, parameters: &Value, rollouts: &[Value]) -> Result<Vec<Val
     let sets = query.sets(
         &found(query.places(), &rollouts),
         &found(query.table_places(), &tables()),
+        &|| Ok(()),
     )?;
     Ok(sets.iter().map(|set| json!(set)).collect())
 }
@@ -233,6 +234,7 @@ fn destination_namespaces_are_allowed_as_in_the_router() {
     let sets = query.sets(
         &found(query.places(), &[Arc::new(rollout)]),
         &found(query.table_places(), &tables()),
+        &|| Ok(()),
     );
     let sets = sets.unwrap();
     assert_eq!(json!(sets)[0]["rollout"]["configError"], "");

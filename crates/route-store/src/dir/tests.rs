@@ -181,7 +181,7 @@ async fn errors_name_the_file_the_table_or_the_directory() {
     let error = fixture.store.read(&key).await.unwrap_err();
     check(
         &error,
-        "shop.yaml cannot be read as a RouteTable: correct it",
+        "shop.yaml cannot be read as a Kubernetes object: correct it",
     );
 
     let empty = DirRouteStore::new(tempfile::tempdir().unwrap().path().join("gone"));

@@ -10,6 +10,13 @@ const SETS: usize = 200;
 const LARGE: usize = 20_000;
 /// A tag that is different in each call. See [`Call::numbered`].
 const NUMBER: &str = "n0000000";
+/// The length of the Workspaces' names without their numbers.
+const NAME: usize = 240;
+/// The tokens of the attackers.
+pub(crate) const HOSTILE: [&str; 10] = [
+    "hostile", "hostile1", "hostile2", "hostile3", "hostile4", "hostile5", "hostile6", "hostile7",
+    "hostile8", "hostile9",
+];
 /// The shipped configuration.
 const SHIPPED: &str = include_str!("../../../../examples/appset/document.yaml");
 
@@ -48,6 +55,8 @@ pub(crate) enum Attack {
     LongBranch,
     /// One parameter 150,000 times.
     DuplicateKeys,
+    /// 1,000 patterns, each of which fails late at each character of 300 Workspaces' names. Ten tokens.
+    Patterns,
     /// A body in chunks of one byte.
     TinyChunks,
     /// Connections that send nothing, or a part of a call. Without a token.
@@ -65,7 +74,8 @@ pub(crate) enum Attack {
 /// A call of an attacker.
 pub(crate) struct Call {
     pub(crate) profile: &'static str,
-    pub(crate) token: &'static str,
+    /// The names of the tokens, of which each attacker has one.
+    pub(crate) tokens: &'static [&'static str],
     pub(crate) body: String,
     /// Whether the body is sent in chunks, which [`body`](Self::body) then has.
     pub(crate) is_chunked: bool,
@@ -133,6 +143,13 @@ impl Attack {
             }
             Self::LongBranch => ("default", format!(r#""branch":"{}""#, long())),
             Self::DuplicateKeys => ("default", fill("", |_| r#""a":"""#.to_owned(), "")),
+            Self::Patterns => {
+                let pattern = |n| format!(r#""*{}b{n}""#, "a".repeat(NAME / 2));
+                let patterns: Vec<String> = (0..1000).map(pattern).collect();
+                let patterns = patterns.join(",");
+                let more = r#""source":"gloo-workspaces","onEmpty":"allow""#;
+                ("patterns", format!(r#"{more},"workspaces":[{patterns}]"#))
+            }
             Self::TinyChunks => ("default", format!(r#""a":"{}""#, long())),
         };
         let mut body = wrap(&parameters);
@@ -144,10 +161,10 @@ impl Attack {
         }
         Some(Call {
             profile,
-            token: if self == Self::WrongToken {
-                "wrong"
-            } else {
-                "hostile"
+            tokens: match self {
+                Self::WrongToken => &["wrong"],
+                Self::Patterns => &HOSTILE,
+                _ => &["hostile"],
             },
             body,
             is_chunked: self == Self::TinyChunks,
@@ -186,6 +203,17 @@ fn fill(open: &str, item: impl Fn(usize) -> String, close: &str) -> String {
     text + close
 }
 
+/// Returns the Workspaces for [`Attack::Patterns`] in YAML.
+pub(crate) fn workspaces() -> String {
+    let workspace = |number: usize| {
+        let name = format!("{}{number:03}", "a".repeat(NAME));
+        let metadata = json!({"name": name, "namespace": "gloo-mesh"});
+        let object = json!({"apiVersion": "admin.gloo.solo.io/v2", "kind": "Workspace", "metadata": metadata, "spec": {}});
+        format!("---\n{object}\n")
+    };
+    (0..300).map(workspace).collect()
+}
+
 /// Returns the shipped configuration with the sources and profiles that the attacks need, and a profile for the honest caller.
 /// The `version` makes a large one, which differs from that with another version.
 pub(crate) fn config(version: Option<usize>) -> anyhow::Result<String> {
@@ -202,12 +230,16 @@ pub(crate) fn config(version: Option<usize>) -> anyhow::Result<String> {
     let profiles = json!({
         "many": {"sources": ["many"], "tokens": ["hostile"]},
         "images": {"sources": ["image-digests"], "tokens": ["hostile"]},
+        "patterns": {"sources": ["gloo-workspaces"], "tokens": HOSTILE},
         "honest": {"sources": ["honest"], "tokens": ["honest"]},
     });
     for (key, more) in [("static", Value::Object(sources)), ("profiles", profiles)] {
         if let (Some(Value::Object(old)), Value::Object(more)) = (config.get_mut(key), more) {
             old.extend(more);
         }
+    }
+    if let Value::Object(config) = &mut config {
+        config.insert("glooWorkspaces".to_owned(), json!({}));
     }
     Ok(config.to_string())
 }

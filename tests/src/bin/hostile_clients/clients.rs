@@ -179,7 +179,8 @@ impl Attackers {
                 return;
             };
             let body = call.numbered(caller * 10_000 + number);
-            match self.attack(call, &body).await {
+            let token = call.tokens.get(caller % call.tokens.len());
+            match self.attack(call, token.unwrap_or(&"hostile"), &body).await {
                 Ok(status) => self.count(&status),
                 Err(_) => {
                     self.count("none");
@@ -191,9 +192,9 @@ impl Attackers {
     }
 
     /// Makes one call and reads the answer to its end. Returns its status.
-    async fn attack(&self, call: &Call, body: &str) -> Result<String> {
+    async fn attack(&self, call: &Call, token: &str, body: &str) -> Result<String> {
         let (mut read, mut write) = TcpStream::connect(self.api).await?.into_split();
-        let (profile, token) = (call.profile, call.token);
+        let profile = call.profile;
         let framing = if call.is_chunked {
             "transfer-encoding: chunked".to_owned()
         } else {

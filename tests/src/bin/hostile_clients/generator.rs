@@ -28,15 +28,19 @@ impl Generator {
         std::fs::write(dir.path().join("config.yaml"), attacks::config(None)?)?;
         let tokens = dir.path().join("tokens");
         std::fs::create_dir(&tokens)?;
-        for token in ["honest", "hostile"] {
+        for token in ["honest"].iter().chain(&attacks::HOSTILE) {
             std::fs::write(tokens.join(token), token)?;
         }
+        let objects = dir.path().join("objects");
+        std::fs::create_dir(&objects)?;
+        std::fs::write(objects.join("workspaces.yaml"), attacks::workspaces())?;
         let path =
             std::fs::canonicalize(binary).with_context(|| format!("{binary} does not exist"))?;
         let (log, stderr) = std::io::pipe()?;
         let process = Command::new(path)
             .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
             .args(["--config=config.yaml", "--tokens-dir=tokens"])
+            .arg("--objects-dir=objects")
             .current_dir(dir.path())
             .stderr(stderr)
             .kill_on_drop(true)
