@@ -21,7 +21,7 @@ use futures::{FutureExt as _, stream};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
 
-use crate::service::{Answered, Received, Refused, Service, cut};
+use crate::service::{Answered, Caller, Received, Refused, Service, cut};
 use crate::shares::Share;
 
 /// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
@@ -67,14 +67,6 @@ async fn execute(
         memory,
     };
     service.call(received).await
-}
-
-/// A caller with a known token.
-pub(crate) struct Caller {
-    /// The name of the token.
-    pub(crate) token: String,
-    /// Whether there is no other token.
-    pub(crate) is_only: bool,
 }
 
 impl FromRequestParts<Arc<Service>> for Caller {

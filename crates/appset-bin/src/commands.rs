@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
 
 use crate::metrics::Metrics;
+use crate::objects::ObjectFlags;
 use crate::sources::Sources;
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request is refused, or the configuration is invalid; \
@@ -140,24 +141,6 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_LOG_LEVEL", value_name = "LEVEL")]
     #[arg(default_value = "info", value_parser = level)]
     pub(crate) log_level: LevelFilter,
-}
-
-/// Where objects are read.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ObjectFlags {
-    /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
-    /// ~/.kube/config.
-    #[arg(long, env = "GLOO_APPSET_KUBECONFIG", value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-
-    /// The context in the kubeconfig.
-    #[arg(long, env = "GLOO_APPSET_CONTEXT", value_name = "NAME")]
-    pub(crate) context: Option<String>,
-
-    /// Read objects from the YAML files in this directory instead of a cluster.
-    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR")]
-    #[arg(conflicts_with_all = ["kubeconfig", "context"])]
-    pub(crate) objects_dir: Option<PathBuf>,
 }
 
 /// A command that runs instead of the server.

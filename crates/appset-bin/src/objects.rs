@@ -11,6 +11,7 @@ use std::time::Duration;
 use appset_generator::{
     ByCluster, Clusters, Config, Failure, NamespaceLabels, Namespaces, Place, Rollout, Watched,
 };
+use clap::Args;
 use gloo_types::{Document, KubernetesCluster, ObjectKey, Resource, RouteTable, Workspace};
 use kube::core::PartialObjectMeta;
 use route_store::{
@@ -20,7 +21,23 @@ use route_store::{
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 
-use crate::commands::ObjectFlags;
+/// Where objects are read.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ObjectFlags {
+    /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
+    /// ~/.kube/config.
+    #[arg(long, env = "GLOO_APPSET_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The context in the kubeconfig.
+    #[arg(long, env = "GLOO_APPSET_CONTEXT", value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Read objects from the YAML files in this directory instead of a cluster.
+    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR")]
+    #[arg(conflicts_with_all = ["kubeconfig", "context"])]
+    pub(crate) objects_dir: Option<PathBuf>,
+}
 
 /// The name for all namespaces in a configuration.
 const ALL: &str = "*";

@@ -13,13 +13,20 @@ use tokio::time::{Instant, timeout};
 use tracing::Span;
 
 use crate::Flags;
-use crate::api::Caller;
 use crate::compute::{Compute, Turn};
 use crate::ledger::{self, Call, Hash, Ledger};
 use crate::live::{Certificate, Live, LiveTokens, server_config};
 use crate::metrics::Metrics;
 use crate::shares::{Share, Shares};
 use crate::sources::Sources;
+
+/// A caller with a known token.
+pub(crate) struct Caller {
+    /// The name of the token.
+    pub(crate) token: String,
+    /// Whether there is no other token.
+    pub(crate) is_only: bool,
+}
 
 /// How long a call waits for a place.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,10 +10,9 @@ use appset_generator::{
     Warning,
 };
 
-use crate::commands::ObjectFlags;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::objects::Objects;
+use crate::objects::{ObjectFlags, Objects};
 use crate::registries::{Deadline, Registries};
 
 /// The configuration with its sources.

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use appset_generator::{Bearer, Challenge, Credentials, Failure, Reference, Token};
+use appset_generator::{Bearer, Challenge, Credentials, Digest, Failure, Reference, Token};
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use ring::digest::{SHA256, digest};
 
-use crate::registries::lookup::Children;
 use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
 use crate::registries::ttl_cache::TtlCache;
+
+/// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
+pub(super) type Children = TtlCache<(Reference, Digest), Digest>;
 
 /// The time for which a challenge is cached. If it changes earlier, the registry refuses the token with 401.
 const CHALLENGE: Duration = Duration::from_secs(3600);

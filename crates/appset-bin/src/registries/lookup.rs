@@ -13,7 +13,6 @@ use axum::http::{Method, StatusCode};
 
 use crate::registries::access::{Access, ImageClient, Stop, challenge};
 use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, SHORT, failure};
-use crate::registries::ttl_cache::TtlCache;
 
 /// The step of a request for the image's manifest.
 const STEP: &str = "waiting for the manifest";
@@ -21,9 +20,6 @@ const STEP: &str = "waiting for the manifest";
 const DEPTH: usize = 3;
 /// The maximum number of indexes of one image.
 const INDEXES: usize = 8;
-
-/// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
-pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Digest>;
 
 impl ImageClient<'_> {
     /// Returns the digest, or `None` if the image is missing.
