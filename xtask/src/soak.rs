@@ -60,7 +60,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     let mut soak = cmd!(
         sh,
-        "cargo test --locked --quiet --release --package rollouts-plugin-trafficrouter-glooplatform --test model -- histories --nocapture"
+        "cargo test --locked --quiet --release --package gloo-router --test model -- histories --nocapture"
     );
     soak = soak.env("MODEL_MINUTES", args.minutes.to_string());
     if let Some(seed) = args.seed {
