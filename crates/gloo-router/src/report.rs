@@ -51,7 +51,7 @@ impl About {
     }
 
     /// Refers to an object that was read.
-    pub fn of<K: Resource>(document: &Document<K>) -> Self {
+    pub(crate) fn of<K: Resource>(document: &Document<K>) -> Self {
         let uid = document.raw().pointer("/metadata/uid");
         Self {
             key: document.key().clone(),

@@ -267,11 +267,7 @@ impl<S: Store> GlooRouter<S> {
 
     /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
     /// it did. The caller may have been paused while another controller was the leader.
-    pub(in crate::router) async fn outdated(
-        &self,
-        request: &Request,
-        deadline: Deadline,
-    ) -> Option<Failure> {
+    async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
         let newer = self
             .store
             .newer_rollout(&request.rollout, &request.snapshot.version);

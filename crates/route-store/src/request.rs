@@ -47,12 +47,6 @@ impl Permit {
         let _ = self.0.set(());
     }
 
-    /// Whether the permission is withdrawn.
-    #[must_use]
-    pub fn is_withdrawn(&self) -> bool {
-        self.0.initialized()
-    }
-
     /// Waits until the permission is withdrawn.
     pub(crate) async fn withdrawn(&self) {
         self.0.wait().await;

@@ -20,8 +20,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::collect::PluginUse;
 use crate::from_rpc::Policy;
-use crate::report::Observer;
-use crate::report::{About, RepairOutcome, Report};
+use crate::report::{About, Observer, RepairOutcome, Report};
 
 const PLUGIN: &str = "solo-io/glooplatform";
 /// Name of the Rollout's cluster in a management cluster.

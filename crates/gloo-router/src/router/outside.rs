@@ -5,15 +5,15 @@
 //! yet, and looks again when the rest has ended.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gloo_types::ObjectKey;
 use route_store::{Permit, with_permit};
 use tokio::sync::watch;
 
 /// The writes that are under way, by Rollout.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OutsideWrites(Arc<Mutex<HashMap<ObjectKey, Vec<Under>>>>);
+#[derive(Debug, Default)]
+pub(super) struct OutsideWrites(Mutex<HashMap<ObjectKey, Vec<Under>>>);
 
 /// A write that is under way: it may send requests while `permit` lasts, and has ended when the sender of `end` is dropped.
 #[derive(Debug)]
