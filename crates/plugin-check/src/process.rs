@@ -34,6 +34,7 @@ pub(crate) struct Plugin {
     /// The first line on stdout; empty if stdout was closed.
     pub(crate) line: String,
     stdout: JoinHandle<u64>,
+    stderr: JoinHandle<()>,
     log: Log,
     /// `TMPDIR` of the plugin, where its socket should be.
     pub(crate) dir: tempfile::TempDir,
@@ -73,7 +74,7 @@ impl Plugin {
         let stdout = child.stdout.take().ok_or("no stdout")?;
         let stderr = child.stderr.take().ok_or("no stderr")?;
         let log = Log::default();
-        tokio::spawn({
+        let stderr = tokio::spawn({
             let log = log.clone();
             async move {
                 let mut lines = BufReader::new(stderr);
@@ -103,6 +104,7 @@ impl Plugin {
             child,
             line,
             stdout,
+            stderr,
             log,
             dir,
         })
@@ -159,6 +161,8 @@ impl Plugin {
         if status.is_none() {
             self.child.kill().await.map_err(text)?;
         }
+        // The last lines of the log can arrive after the exit.
+        let _ = timeout(patience, self.stderr).await;
         let stray_stdout = timeout(patience, self.stdout).await;
         let stray_stdout =
             stray_stdout.map_err(|_| "stdout is still open, in a child of the plugin".to_owned());
