@@ -94,7 +94,7 @@ impl io::Write for Counter {
 }
 
 /// The largest number of aliases. Each set has each of them.
-const MAX_ALIASES: usize = 32;
+pub(crate) const MAX_ALIASES: usize = 32;
 /// The longest path of an alias, in bytes.
 const MAX_PATH: usize = 512;
 

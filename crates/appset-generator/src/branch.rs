@@ -4,10 +4,9 @@
 //! branch can be has another cause: a misspelt or cut-off template, which would empty the list for every pull request. It is an
 //! error in any case.
 
-/// The text that Go templates print for a missing value.
-pub(crate) const NO_VALUE: &str = "<no value>";
+use crate::keys::is_blank;
 
-/// Whether Git allows a branch of this name, by the rules of `git check-ref-format`.
+/// Whether Git allows a branch of this name, by the rules of `git check-ref-format`, and something of it can be seen.
 ///
 /// The name may begin with a dash: `git branch` refuses that, but a push does not.
 pub(crate) fn is_branch(text: &str) -> bool {
@@ -20,18 +19,30 @@ pub(crate) fn is_branch(text: &str) -> bool {
         && !text.contains("..")
         && !text.contains("@{")
         && !text.ends_with('.')
+        && !is_blank(text)
         && text.split('/').all(is_part)
 }
 
-/// Whether `text`, the name of a branch, has a template that Argo CD did not resolve: [`NO_VALUE`], or a letter between `{{` and
-/// `}}`.
+/// Whether `text`, the name of a branch, has a template that Argo CD did not resolve, whole or cut off: a letter or digit between
+/// `{{` and `}}`, or the end. Or it [has no value](lacks_value).
 ///
 /// Git allows braces, so a branch can have such a name, and stops its ApplicationSet until it is renamed. The opposite mistake is
 /// worse: an unresolved template would delete every preview.
 pub(crate) fn has_template(text: &str) -> bool {
-    let mut opened = text.split("{{").skip(1);
-    let is_expression = |(inner, _): (&str, &str)| inner.contains(char::is_alphabetic);
-    text.contains(NO_VALUE) || opened.any(|rest| rest.split_once("}}").is_some_and(is_expression))
+    let opened = text.split("{{").skip(1);
+    let mut inner = opened.map(|rest| rest.split_once("}}").map_or(rest, |(inner, _)| inner));
+    lacks_value(text) || inner.any(|inner| inner.contains(char::is_alphanumeric))
+}
+
+/// Whether `text` has what Go prints instead of a missing value or one of another type: `<no value>`, `<nil>`, or `%!` with a verb
+/// and a bracket, such as `%!s(<nil>)` and `%!d(string=a)`.
+pub(crate) fn lacks_value(text: &str) -> bool {
+    let mut errors = text.split("%!").skip(1);
+    let is_error = |rest: &str| {
+        rest.trim_start_matches(char::is_alphabetic)
+            .starts_with('(')
+    };
+    text.contains("<no value>") || text.contains("<nil>") || errors.any(is_error)
 }
 
 #[cfg(test)]
@@ -52,16 +63,42 @@ mod tests {
             "a}}",
             "a.lockx",
             "a/lock",
-            "\u{85}",
+            "a\u{200b}",
             "<x>",
             "'\"#%&$|;()!+,=",
         ] {
             assert!(is_branch(branch), "{branch}");
         }
         for text in [
-            "", " ", "/", "/a", "a/", "a//b", "a b", " a", "a ", "pr-7\n", "a\tb", "a\u{7f}", ".a",
-            "a/.b", "a.", "a..b", "a.lock", "a.lock/b", "a@{b", "a~b", "a^b", "a:b", "a?b", "a*",
-            "a[b", "a\\b",
+            "",
+            " ",
+            "/",
+            "/a",
+            "a/",
+            "a//b",
+            "a b",
+            " a",
+            "a ",
+            "pr-7\n",
+            "a\tb",
+            "a\u{7f}",
+            ".a",
+            "a/.b",
+            "a.",
+            "a..b",
+            "a.lock",
+            "a.lock/b",
+            "a@{b",
+            "a~b",
+            "a^b",
+            "a:b",
+            "a?b",
+            "a*",
+            "a[b",
+            "a\\b",
+            "\u{85}",
+            "\u{200b}",
+            "\u{feff}\u{a0}",
         ] {
             assert!(!is_branch(text), "{text}");
         }
@@ -74,7 +111,15 @@ mod tests {
             " {{ .branch }} ",
             "pr-{{.number}}",
             "{{ .branch }}-{{ .number }}",
-            "{{1}}{{x}}",
+            "{{1}}",
+            "{{.bra",
+            "{{number",
+            "{{.branch}",
+            "{{$x",
+            "<nil>",
+            "pr-%!s(<nil>)",
+            "%!v(MISSING)",
+            "%!(EXTRA string=a)",
             "a-{{-.b-}}-c",
             "{{{x}}}",
             "fix-<no value>",
@@ -82,7 +127,7 @@ mod tests {
             assert!(has_template(text), "{text}");
         }
         for text in [
-            "", "{{", "}}", "}}x{{", "{x}", "a{{}}b", "{{1}}x", "no value",
+            "", "{{", "}}", "}}x{{", "{x}", "a{{}}b", "no value", "100%!", "%s", "<x>",
         ] {
             assert!(!has_template(text), "{text}");
         }

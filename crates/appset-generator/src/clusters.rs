@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::Document;
+use gloo_types::{Document, Resource};
+use serde_json::{Value, json};
 use strict_json::{Block, Problem};
 
 use crate::error::{ConfigError, joined};
+use crate::keys::{blank, has_blanks, text};
 use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};
 
@@ -72,7 +74,7 @@ pub struct Watched {
 
 impl Clusters {
     pub(crate) fn from_config(root: &Block<'_>) -> Result<Self, ConfigError> {
-        let cluster = root.string("cluster")?;
+        let cluster = text(root, "cluster")?;
         if root.value("clusters").is_none() {
             return Ok(Self::One(cluster.unwrap_or(IN_CLUSTER).to_owned()));
         }
@@ -81,6 +83,9 @@ impl Clusters {
         }
         let mut several = BTreeMap::new();
         for (name, block) in root.named_blocks("clusters", ClusterAccess::KEYS)? {
+            if has_blanks(name) {
+                return Err(blank(root.path("clusters"), name).into());
+            }
             several.insert(name.to_owned(), ClusterAccess::from_config(&block)?);
         }
         if several.is_empty() {
@@ -113,8 +118,8 @@ impl ClusterAccess {
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         Ok(Self {
-            kubeconfig: block.string("kubeconfig")?.map(str::to_owned),
-            context: block.string("context")?.map(str::to_owned),
+            kubeconfig: text(block, "kubeconfig")?.map(str::to_owned),
+            context: text(block, "context")?.map(str::to_owned),
         })
     }
 }
@@ -125,6 +130,18 @@ pub(crate) fn objects_of<'o, K>(
     cluster: &str,
 ) -> &'o [Arc<Document<K>>] {
     objects.get(cluster).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Returns the only object of `cluster`, called `a`, with these labels.
+pub(crate) fn example<K: Resource>(
+    cluster: &str,
+    labels: &Value,
+    spec: Value,
+) -> Result<ByCluster<K>, Failure> {
+    let metadata = json!({"name": "a", "namespace": "a", "labels": labels});
+    let object = json!({"kind": K::KIND, "metadata": metadata, "spec": spec});
+    let object = Document::from_value(object).map_err(Failure::unreadable)?;
+    Ok([(cluster.to_owned(), vec![Arc::new(object)])].into())
 }
 
 /// Returns the sets that `sets_of` finds in each of `clusters`, in the order of their keys.
@@ -236,19 +253,28 @@ impl Reach {
         source: &Block<'_>,
         clusters: &Clusters,
     ) -> Result<Self, ConfigError> {
-        let mut asked = source.strings("clusters")?;
+        let asked = source.optional_strings("clusters")?;
+        let asked = asked.unwrap_or_else(|| clusters.names().cloned().collect());
+        if asked.is_empty() {
+            let (path, needed) = (source.path("clusters"), "the name of a cluster");
+            return Err(Problem::Empty { path, needed }.into());
+        }
         for name in &asked {
             clusters.check(name, source.path("clusters"))?;
         }
-        if asked.is_empty() {
-            asked = clusters.names().cloned().collect();
-        }
-        let selector = source.block("namespaceSelector", &LabelSelector::KEYS)?;
-        let selector = LabelSelector::read(&selector)?;
-        let (scope, key) = match source.value("namespaces") {
-            _ if selector.is_empty() => (Scope::named(source)?, "namespaces"),
-            None => (Scope::Labelled(selector), "namespaceSelector"),
-            Some(_) => return Err(source.conflict("namespaceSelector", "namespaces").into()),
+        let selector = source.optional_block("namespaceSelector", &LabelSelector::KEYS)?;
+        let (scope, key) = match (selector, source.value("namespaces")) {
+            (None, _) => (Scope::named(source)?, "namespaces"),
+            (Some(_), Some(_)) => {
+                return Err(source.conflict("namespaceSelector", "namespaces").into());
+            }
+            (Some(block), None) => {
+                let selector = LabelSelector::read(&block)?;
+                if selector.is_empty() {
+                    return Err(block.empty("labels or matchExpressions").into());
+                }
+                (Scope::Labelled(selector), "namespaceSelector")
+            }
         };
         Ok(Self {
             clusters: asked,
@@ -579,6 +605,18 @@ mod tests {
             (
                 json!({"namespaces": ["a"], "namespaceSelector": {"labels": {"a": "b"}}}),
                 "namespaceSelector contradicts namespaces",
+            ),
+            (
+                json!({"namespaces": "*", "clusters": []}),
+                "clusters is empty",
+            ),
+            (
+                json!({"namespaceSelector": {}}),
+                "namespaceSelector is empty",
+            ),
+            (
+                json!({"namespaceSelector": {"labels": {"a": ""}}}),
+                "namespaceSelector.labels.a is \"\"",
             ),
             (
                 json!({"namespaces": "a"}),

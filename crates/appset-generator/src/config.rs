@@ -95,6 +95,7 @@ impl Config {
         }
         for profile in profiles.values() {
             profile.check_requests_with(&profiles)?;
+            profile.check_passed_on(&profiles, &sources)?;
             profile.check_answers(&sources)?;
         }
         Ok(Self {
@@ -214,8 +215,9 @@ impl Config {
     }
 }
 
-/// The default of [`Refresh::interval`].
+/// The default of [`Refresh::interval`], and its limit.
 const INTERVAL: Duration = Duration::from_secs(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The settings of push refresh: which ApplicationSets are annotated when their answer has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,9 +239,9 @@ impl Refresh {
             return Err(block.empty("namespaces"));
         }
         let interval = block.duration("interval")?.unwrap_or(INTERVAL);
-        if interval < Duration::from_secs(1) {
-            let found = format!("{} ms", interval.as_millis());
-            return Err(block.wrong("interval", found, "at least 1s"));
+        if !(Duration::from_secs(1)..=MAX_INTERVAL).contains(&interval) {
+            let found = block.string("interval")?.unwrap_or_default();
+            return Err(block.wrong("interval", found, "1s to 24h"));
         }
         Ok(Self {
             namespaces,
@@ -370,7 +372,11 @@ glooWorkspaces: {cluster: gloo}",
             ("{}", "refresh is empty: set namespaces in it"),
             (
                 "{namespaces: [argocd], interval: 10ms}",
-                "refresh.interval is \"10 ms\", it must be at least 1s",
+                "refresh.interval is \"10ms\", it must be 1s to 24h",
+            ),
+            (
+                "{namespaces: [argocd], interval: 999999999999h}",
+                "it must be 1s to 24h",
             ),
             (
                 "{namespace: argocd}",
@@ -425,7 +431,7 @@ glooWorkspaces: {cluster: gloo}",
         );
         refused(
             "static: {hello: {sets: [{name: x}]}}",
-            "the key name is used by other generators",
+            "the key static.hello.sets[0].name is used by other generators",
         );
         refused(
             "static: {hello: {sets: [{a: 1}, {a: '1'}]}}",

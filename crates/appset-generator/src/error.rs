@@ -52,11 +52,18 @@ pub enum ConfigError {
     /// `requestsWith` leads back to its own profile.
     #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
     Cycle(String, String),
+    /// `requestsWith` passes requests to a profile that does not know their parameter: the path of the key, and the profile.
+    #[error(
+        "{0} passes requests to profile {1}, no source of which knows this parameter: correct one of the names"
+    )]
+    Unpassable(String, String),
     /// No request to a profile can succeed.
-    #[error("profiles.{profile} cannot answer: every request for {source_name} fails: {failure}")]
+    #[error("profiles.{profile} cannot answer: every request for {source_name}{} fails: {failure}", if *has_defaults { " with the defaults" } else { "" })]
     Unanswerable {
         /// The name of the profile.
         profile: String,
+        /// Whether it has defaults, without which a request may succeed.
+        has_defaults: bool,
         /// The first source that it offers.
         source_name: String,
         /// The failure of a request that has what only a caller knows.

@@ -24,8 +24,13 @@ pub enum Failure {
     #[error(transparent)]
     Field(#[from] FieldError),
     /// The request names no source, and the profile does not offer exactly one.
-    #[error("source is missing: set it to one of {0}")]
-    NoSource(String),
+    #[error("source is missing{}: set it to one of {known}", hint.as_deref().unwrap_or_default())]
+    NoSource {
+        /// The sources that the profile offers.
+        known: String,
+        /// A key of the request that may be meant.
+        hint: Option<String>,
+    },
     /// The request names a source that the profile does not offer.
     #[error("unknown source {name}: use one of {known}")]
     UnknownSource {
@@ -212,7 +217,7 @@ impl Failure {
             Self::Body(_)
             | Self::Parameter(_)
             | Self::Field(_)
-            | Self::NoSource(_)
+            | Self::NoSource { .. }
             | Self::UnknownSource { .. }
             | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
             // The documentation of Argo CD requires 403 for a missing token as well as for a wrong one.
@@ -261,6 +266,7 @@ impl Failure {
             Self::Body(_) => "the body is not a request for parameters".to_owned(),
             Self::Field(_) => "a value cannot be in the output".to_owned(),
             Self::UnknownSource { known, .. } => format!("unknown source: use one of {known}"),
+            Self::NoSource { known, .. } => format!("source is missing: set it to one of {known}"),
             Self::Forbidden(_) => "the request is not allowed".to_owned(),
             Self::UnknownProfile(_) => "unknown profile".to_owned(),
             Self::MissingImage(_) => "image not found".to_owned(),
@@ -273,8 +279,7 @@ impl Failure {
             } => format!("registry {registry}, asked for {repository}, {what}"),
             Self::MissingTable(_) => "RouteTable not found".to_owned(),
             Self::MissingWorkspace(_) => "Workspace not found".to_owned(),
-            Self::NoSource(_)
-            | Self::NoToken
+            Self::NoToken
             | Self::OtherScheme
             | Self::EmptyToken
             | Self::WrongToken

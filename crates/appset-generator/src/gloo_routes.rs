@@ -14,13 +14,15 @@ use gloo_types::{
     RouteTableSelector, RouteTableSpec, effective_weights,
 };
 use route_planner::RouteSelector;
-use serde_json::Value;
+use serde_json::{Value, json};
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Served, readable};
-use crate::clusters::{ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, in_each, objects_of};
+use crate::clusters::{
+    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, in_each, objects_of,
+};
 use crate::error::ConfigError;
-use crate::keys::{Schema, cluster, is_second};
+use crate::keys::{Schema, is_second};
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -77,7 +79,7 @@ impl GlooRoutes {
         parameters: &Block<'_>,
         allowed: &Allowed<'_>,
     ) -> Result<RouteQuery, Failure> {
-        let cluster = cluster(parameters)?;
+        let cluster = parameters.string("cluster")?;
         let by_table = is_second(parameters, "granularity", ["route", "table"])?;
         let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
@@ -120,6 +122,29 @@ impl RouteQuery {
         in_each(self.tables.keys(), |cluster| {
             self.sets_of(cluster, objects_of(tables, cluster), go_on)
         })
+    }
+
+    /// Computes the set of a table with these labels, which the request selects.
+    pub(crate) fn example(&self, labels: &Value) -> Result<Vec<ParameterSet>, Failure> {
+        let route = json!({"name": "a", "labels": labels, "forwardTo": {"destinations": [{"ref": {"name": "a"}}]}});
+        let table = example("a", labels, json!({"hosts": ["a.io"], "http": [route]}))?;
+        let all = RouteTableSelector {
+            names: vec!["a".to_owned()],
+            namespaces: vec!["a".to_owned()],
+            ..RouteTableSelector::default()
+        };
+        let query = Self {
+            tables: BTreeMap::from([("a".to_owned(), all)]),
+            route_names: BTreeSet::new(),
+            routes: RouteSelector::default(),
+            destinations: Destinations {
+                stable: None,
+                kinds: Vec::new(),
+                ..self.destinations.clone()
+            },
+            ..self.clone()
+        };
+        query.sets(&table, &|| Ok(()))
     }
 
     /// Computes the sets of one cluster, by key.
@@ -284,12 +309,6 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
     let known = ["name", "names", "namespace", "namespaces"];
     let known = [&known[..], &LabelSelector::KEYS].concat();
     let block = parameters.block("routeTableSelector", &known)?;
-    for key in ["name", "namespace"] {
-        // A template without a value must not select every table.
-        if block.string(key)? == Some("") {
-            return Err(block.wrong(key, "", "the name of a Kubernetes object"));
-        }
-    }
     let mut names = block.object_names("names")?;
     names.extend(block.object_name("name")?);
     names.sort();
@@ -313,8 +332,7 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
 fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     let selector = parameters.block("routeSelector", &["labels", "name", "names"])?;
     let mut names = selector.strings("names")?;
-    let name = selector.string("name")?.filter(|name| !name.is_empty());
-    names.extend(name.map(str::to_owned));
+    names.extend(selector.string("name")?.map(str::to_owned));
     Ok(RouteSelector {
         names,
         labels: selector.labels("labels")?,

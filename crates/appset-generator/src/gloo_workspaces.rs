@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use gloo_types::{
     ClusterSelector, Document, KubernetesCluster, NamespaceSelector, ObjectKey, Workspace,
 };
-use strict_json::Block;
+use serde_json::{Value, json};
+use strict_json::{Block, object_name};
 
-use crate::clusters::{Allowed, ByCluster, Clusters, GoOn, Place, Reach, objects_of};
+use crate::clusters::{Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, objects_of};
 use crate::error::{ConfigError, joined};
-use crate::keys::{Schema, cluster, flag};
+use crate::keys::{Schema, flag, has_blanks, text};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
 use crate::{Failure, Field, ParameterSet};
@@ -69,17 +70,27 @@ impl GlooWorkspaces {
         clusters: &Clusters,
     ) -> Result<Self, ConfigError> {
         let mut names = clusters.names();
-        let cluster = match (source.string("cluster")?, names.next(), names.next()) {
+        let cluster = match (text(source, "cluster")?, names.next(), names.next()) {
             (Some(cluster), _, _) => cluster,
             (None, Some(only), None) => only,
             _ => return Err(ConfigError::NoManagementCluster(joined(clusters.names()))),
         };
         clusters.check(cluster, source.path("cluster"))?;
-        let namespace = source.object_name("namespace")?;
-        let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        let namespace = text(source, "namespace")?.unwrap_or(NAMESPACE);
+        let namespace = object_name(namespace, source.path("namespace"))?;
+        let cluster_map = source.texts("clusterMap")?;
+        let mut taken = BTreeSet::new();
+        for (key, name) in &cluster_map {
+            if has_blanks(name) || !taken.insert(name) {
+                let expected = "Argo CD's name of the cluster, which no other has";
+                return Err(source
+                    .wrong(&format!("clusterMap.{key}"), name, expected)
+                    .into());
+            }
+        }
         Ok(Self {
             reach: Reach::one(cluster.to_owned(), namespace, source.path("namespace")),
-            cluster_map: source.texts("clusterMap")?,
+            cluster_map,
         })
     }
 
@@ -90,12 +101,19 @@ impl GlooWorkspaces {
         allowed: &Allowed<'_>,
     ) -> Result<WorkspaceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
+        let workspaces = parameters.strings("workspaces")?;
+        // A pattern that matches a name also matches one with a letter for each star.
+        let is_wrong = |one: &&String| object_name(&one.replace('*', "a"), String::new()).is_err();
+        if let Some(one) = workspaces.iter().find(is_wrong) {
+            let expected = "names of Kubernetes objects, or patterns of them";
+            return Err(parameters.wrong("workspaces", one, expected).into());
+        }
         Ok(WorkspaceQuery {
             // There is exactly one place: if the profile does not allow it, `admit` returns an error.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
-            workspaces: parameters.strings("workspaces")?,
+            workspaces,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
-            cluster: cluster(parameters)?.map(str::to_owned),
+            cluster: parameters.string("cluster")?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
         })
@@ -168,6 +186,22 @@ impl WorkspaceQuery {
             }
         }
         Ok(sets.into_values().collect())
+    }
+}
+
+impl WorkspaceQuery {
+    /// Computes the set of a Workspace with a cluster with these labels, which the request selects.
+    pub(crate) fn example(&self, labels: &Value) -> Result<Vec<ParameterSet>, Failure> {
+        let selectors = json!([{"name": "a", "namespaces": [{"name": "a"}]}]);
+        let at = &self.place.cluster;
+        let workspaces = example(at, labels, json!({"workloadClusters": selectors}))?;
+        let query = Self {
+            workspaces: Vec::new(),
+            selector: LabelSelector::default(),
+            cluster: None,
+            ..self.clone()
+        };
+        query.sets(&workspaces, &example(at, labels, json!({}))?, &|| Ok(()))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::branch::is_branch;
 use crate::clusters::Allowed;
 use crate::error::ConfigError;
 use crate::failure::shown;
-use crate::keys::{Schema, flag, is_second};
+use crate::keys::{Schema, flag, has_blanks, is_second};
 use crate::matching::{example, matches};
 use crate::{Failure, Field, ParameterSet};
 
@@ -165,6 +165,13 @@ impl ImageDigests {
             Some(Value::Array(_)) => source.strings("dockerConfig")?,
             _ => Vec::from_iter(source.string("dockerConfig")?.map(str::to_owned)),
         };
+        let is_none = files.is_empty() && source.value("dockerConfig").is_some();
+        if is_none || files.iter().any(|file| has_blanks(file)) {
+            let expected = "the path of a file, or a list of them";
+            return Err(source
+                .wrong("dockerConfig", files.join(", "), expected)
+                .into());
+        }
         let stale_for = source.duration("staleFor")?;
         if let Some(time) = stale_for.filter(|time| *time > MAX_STALE) {
             let found = format!("{} s", time.as_secs());
@@ -298,7 +305,9 @@ impl ImageDigests {
         let repositories = settings.repositories.as_deref();
         let lists =
             |patterns: Option<&[String]>, text| patterns.is_none_or(|it| any_matches(it, text));
-        if lists(repositories, repository) && lists(allowed, &name) {
+        let full = reference.full_repository();
+        let is_listed = lists(repositories, repository) || lists(repositories, &full);
+        if is_listed && (lists(allowed, &name) || lists(allowed, &format!("{registry}/{full}"))) {
             return Ok(reference);
         }
         Err(Failure::Forbidden(format!(
@@ -452,7 +461,7 @@ fn any_matches(patterns: &[String], text: &str) -> bool {
 }
 
 /// Checks the names of images. Each is a key of a set as it is, and in upper camel case in `digestFront`.
-fn check_names<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
+pub(crate) fn check_names<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
     let mut keys = BTreeSet::new();
     for name in names {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');

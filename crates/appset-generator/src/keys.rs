@@ -17,14 +17,44 @@ pub(crate) struct Schema {
     pub(crate) output_key: &'static str,
 }
 
-/// Reads the name of a cluster. A blank one is a template without a value: as an unknown cluster it would have no sets.
-pub(crate) fn cluster<'a>(parameters: &Block<'a>) -> Result<Option<&'a str>, Problem> {
-    match parameters.string("cluster")? {
-        Some(text) if text.trim().is_empty() || text.contains(char::is_control) => {
-            Err(parameters.wrong("cluster", text, "the name of a cluster"))
-        }
-        name => Ok(name),
+/// Reads a text that is not [blank](is_blank).
+pub(crate) fn text<'a>(block: &Block<'a>, key: &str) -> Result<Option<&'a str>, Problem> {
+    match block.string(key)? {
+        Some(text) if has_blanks(text) => Err(blank(block.path(key), text)),
+        text => Ok(text),
     }
+}
+
+/// Returns the problem that the `text` at `path` has [blanks](has_blanks).
+pub(crate) fn blank(path: String, text: &str) -> Problem {
+    Problem::value(path, text, "a text without blanks at its ends")
+}
+
+/// Whether `text` is blank, begins or ends with a blank, or has a control character.
+pub(crate) fn has_blanks(text: &str) -> bool {
+    is_blank(text) || text.trim() != text || text.contains(char::is_control)
+}
+
+/// Whether nothing in `text` can be seen: blanks, control characters, and Unicode's characters of no width.
+pub(crate) fn is_blank(text: &str) -> bool {
+    let is_unseen = |c: char| {
+        c.is_whitespace()
+            || c.is_control()
+            || matches!(
+                c,
+                '\u{ad}'
+                    | '\u{34f}'
+                    | '\u{61c}'
+                    | '\u{115f}'
+                    | '\u{1160}'
+                    | '\u{17b4}'
+                    | '\u{17b5}'
+                    | '\u{180b}'..='\u{180f}'
+            )
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}')
+            || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
+    };
+    text.chars().all(is_unseen)
 }
 
 /// Reads a count, which may be a number or a string: templates turn every value into a string.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use gloo_types::LabelRequirement;
+use gloo_types::{LabelRequirement, is_label_key, is_label_value};
 use strict_json::{Block, Problem};
 
 /// Whether `text` matches `pattern`.
@@ -125,10 +125,17 @@ impl LabelSelector {
     pub(crate) fn read(selector: &Block<'_>) -> Result<Self, Problem> {
         let expressions = selector.blocks("matchExpressions", &["key", "operator", "values"])?;
         let expressions = expressions.iter().map(requirement);
-        Ok(Self {
+        let read = Self {
             labels: selector.labels("labels")?,
             match_expressions: expressions.collect::<Result<_, _>>()?,
-        })
+        };
+        for (key, value) in &read.labels {
+            if !is_label_key(key) || value.is_empty() || !is_label_value(value) {
+                let expected = "a value that a label can have, for a legal key";
+                return Err(selector.wrong(&format!("labels.{key}"), value, expected));
+            }
+        }
+        Ok(read)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

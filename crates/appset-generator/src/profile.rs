@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
-use strict_json::{Block, Problem};
+use strict_json::{Block, Problem, resembles};
 
 use crate::clusters::{Allowed, Clusters, Namespaces};
 use crate::error::{ConfigError, joined};
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
-use crate::keys::written;
+use crate::keys::{has_blanks, written};
 use crate::request::{refuse_templates, unfold};
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
@@ -114,6 +114,13 @@ impl Profile {
                 needed: "the name of a token",
             }));
         }
+        let is_file =
+            |name: &&String| !has_blanks(name) && !name.starts_with('.') && !name.contains('/');
+        if let Some(name) = self.tokens.iter().flatten().find(|name| !is_file(name)) {
+            let expected =
+                "the name of a file in the directory of --tokens, which does not begin with a dot";
+            return Err(profile.wrong("tokens", name, expected).into());
+        }
         let images = configured.get(ImageDigests::SCHEMA.name);
         let images = images.filter(|_| self.offers(ImageDigests::SCHEMA.name));
         if self.tag_from.is_some() && images.is_none() {
@@ -135,7 +142,7 @@ impl Profile {
             for (index, pattern) in self.images.iter().flatten().enumerate() {
                 let image = source.example(Some(std::slice::from_ref(pattern)));
                 if image.is_none() {
-                    let expected = "a pattern that an image of imageDigests.registries matches, such as ghcr.io/myorg/*";
+                    let expected = "a pattern with its registry, which an image of imageDigests.registries matches, such as ghcr.io/myorg/*";
                     let problem = profile.wrong(&format!("images[{index}]"), pattern, expected);
                     return Err(problem.into());
                 }
@@ -225,7 +232,7 @@ impl Profile {
         let is_static = matches!(source, Ok((_, Source::Static(_))));
         unfold(&mut asked, |key| {
             branch != Some(key) && (!is_static || key == "alias")
-        });
+        })?;
         refuse_templates(&asked, branch)?;
         let mut given = self.parameters(asked)?;
         let (name, source) = source?;
@@ -249,6 +256,10 @@ impl Profile {
     /// Returns the value that this profile gives to the parameter `key`.
     pub(crate) fn given(&self, key: &str) -> Option<&Value> {
         self.fixed.get(key).or_else(|| self.defaults.get(key))
+    }
+
+    pub(crate) fn has_defaults(&self) -> bool {
+        !self.defaults.is_empty()
     }
 
     /// Returns the sources that requests can name.
@@ -277,13 +288,17 @@ impl Profile {
         let mut places = [&self.fixed, asked, &self.defaults].into_iter();
         let mut offered = configured.iter().filter(|(name, _)| self.offers(name));
         let known = || joined(configured.keys().filter(|name| self.offers(name)));
-        let none = || Failure::NoSource(known());
         let Some(name) = places.find_map(|parameters| parameters.get("source")) else {
             let first = offered.next();
             let only = first.filter(|_| offered.next().is_none());
-            return only.ok_or_else(none);
+            let near = asked.keys().find(|key| resembles(key, &["source"]));
+            return only.ok_or_else(|| Failure::NoSource {
+                known: known(),
+                hint: near.map(|key| format!(", {} is unknown", shown(key))),
+            });
         };
-        let name = name.as_str().ok_or_else(none)?;
+        let wrong = || Problem::wrong_type("source".to_owned(), "a string", name);
+        let name = name.as_str().ok_or_else(wrong)?;
         let unknown = || Failure::UnknownSource {
             name: shown(name),
             known: known(),
@@ -309,7 +324,7 @@ profiles:
   default: {}
   team-a: {tokens: [team-a], sources: [hello], fixed: {key1: a}, defaults: {list: [x], maxItems: 5}}
   team-b: {tokens: [team-b]}
-  any: {sources: [open], requestsWith: {branch: team-a, key1: team-a, team: team-b}}
+  any: {sources: [open], requestsWith: {key1: team-a, team: team-b}}
 ";
 
     /// Checks the answer of the profile in `path` to the input `parameters`, with the token team-a.
@@ -343,7 +358,16 @@ profiles:
         );
         let missing = "source is missing: set it to one of hello, none, open";
         check(None, "{}", Err(missing));
-        check(None, r#"{"source":7}"#, Err(missing));
+        check(
+            None,
+            r#"{"source":7}"#,
+            Err("parameters: source must be a string, found a number"),
+        );
+        check(
+            None,
+            r#"{"sorce":"hello"}"#,
+            Err("source is missing, sorce is unknown: set it to one of hello, none, open"),
+        );
         check(
             None,
             r#"{"source":"helo"}"#,

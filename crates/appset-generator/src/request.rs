@@ -1,9 +1,10 @@
 //! The body of a request that the controller sends.
 
 use serde_json::{Map, Value};
+use strict_json::Problem;
 
 use crate::Failure;
-use crate::branch::{NO_VALUE, has_template};
+use crate::branch::{has_template, lacks_value};
 use crate::failure::shown;
 
 /// The largest number of values in a request, keys not counted. In memory a value may be 80 times as large as its text.
@@ -55,17 +56,34 @@ impl Request {
 
 /// Replaces texts that hold a JSON object or list by their value, if `is_structured` their key. Some callers, such as Terraform,
 /// can send only strings.
-pub(crate) fn unfold(parameters: &mut Map<String, Value>, is_structured: impl Fn(&str) -> bool) {
+///
+/// # Errors
+/// Returns `Err` for a text that begins as such an object or list and is none, unless it is a template.
+pub(crate) fn unfold(
+    parameters: &mut Map<String, Value>,
+    is_structured: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
     for (key, value) in parameters.iter_mut() {
-        if let Value::String(text) = value
-            && text.trim_start().starts_with(['{', '['])
-            && is_structured(key)
-            // Other text is left to the reading of the parameter, whose error names the expected type.
-            && let Ok(inner) = strict_json::from_slice(text.as_bytes(), MAX_VALUES)
-        {
-            *value = inner;
+        let Value::String(text) = value else {
+            continue;
+        };
+        if !text.trim_start().starts_with(['{', '[']) || !is_structured(key) {
+            continue;
+        }
+        match strict_json::from_slice(text.as_bytes(), MAX_VALUES) {
+            Ok(inner) => *value = inner,
+            // The error for templates is clearer.
+            Err(error)
+                if !is_template(text)
+                    && ["{\"", "[\"", "[{"].iter().any(|it| text.starts_with(it)) =>
+            {
+                let expected = format!("JSON, which it begins as: {error}");
+                return Err(Problem::value(key, text.as_str(), expected).into());
+            }
+            Err(_) => {}
         }
     }
+    Ok(())
 }
 
 /// Refuses parameters that contain an unresolved template.
@@ -84,7 +102,7 @@ pub(crate) fn refuse_templates(
                 has_template(text).then(|| (String::new(), text.as_str()))
             }
             _ if is_template(key) => Some((String::new(), key.as_str())),
-            _ => unresolved(value),
+            _ => first_text(value, is_template),
         }?;
         Some((format!("{key}{path}"), shown(text)))
     });
@@ -94,25 +112,24 @@ pub(crate) fn refuse_templates(
     }
 }
 
-/// Whether `text` has a template that Argo CD did not resolve: it still has braces, or is [`NO_VALUE`].
+/// Whether `text` has a template that Argo CD did not resolve: it still has braces, or [has no value](lacks_value).
 fn is_template(text: &str) -> bool {
-    let mut marks = ["{{", "}}", NO_VALUE].into_iter();
-    marks.any(|mark| text.contains(mark))
+    text.contains("{{") || text.contains("}}") || lacks_value(text)
 }
 
-/// Returns the first text in `value` that is an unresolved template, and the path to it.
+/// Returns the first text in `value`, keys included, that `is_wrong`, and the path to it.
 ///
 /// The path is made on the way back. Made on the way down, the paths would cost more than the values.
-fn unresolved(value: &Value) -> Option<(String, &str)> {
+pub(crate) fn first_text(value: &Value, is_wrong: fn(&str) -> bool) -> Option<(String, &str)> {
     match value {
-        Value::String(text) => is_template(text).then(|| (String::new(), text.as_str())),
+        Value::String(text) => is_wrong(text).then(|| (String::new(), text.as_str())),
         Value::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
-            let (path, text) = unresolved(item)?;
+            let (path, text) = first_text(item, is_wrong)?;
             Some((format!("[{index}]{path}"), text))
         }),
         Value::Object(fields) => fields.iter().find_map(|(key, value)| {
-            let found = is_template(key).then(|| (String::new(), key.as_str()));
-            let (path, text) = found.or_else(|| unresolved(value))?;
+            let found = is_wrong(key).then(|| (String::new(), key.as_str()));
+            let (path, text) = found.or_else(|| first_text(value, is_wrong))?;
             Some((format!(".{key}{path}"), text))
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) => None,

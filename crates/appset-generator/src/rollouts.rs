@@ -8,11 +8,14 @@ use std::sync::Arc;
 use gloo_types::{Document, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc, RouteTableSelector};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
+use serde_json::{Map, Value, json};
 use strict_json::Block;
 
-use crate::clusters::{ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, in_each, objects_of};
+use crate::clusters::{
+    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, in_each, objects_of,
+};
 use crate::error::ConfigError;
-use crate::keys::{Schema, cluster};
+use crate::keys::Schema;
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
@@ -104,7 +107,7 @@ impl Rollouts {
         allowed: &Allowed<'_>,
     ) -> Result<RolloutQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
-        let cluster = cluster(parameters)?;
+        let cluster = parameters.string("cluster")?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
         Ok(RolloutQuery {
@@ -149,6 +152,26 @@ impl RolloutQuery {
             let rollouts = objects_of(rollouts, cluster);
             self.sets_of(cluster, rollouts, objects_of(tables, cluster), go_on)
         })
+    }
+
+    /// Computes the set of a Rollout with these labels, which the request selects.
+    pub(crate) fn example(&self, labels: &Value) -> Result<Vec<ParameterSet>, Failure> {
+        let plugins: Map<_, _> = self
+            .plugins
+            .iter()
+            .map(|name| (name.clone(), json!({})))
+            .collect();
+        let canary = json!({"trafficRouting": {"plugins": plugins}});
+        let rollout = example("a", labels, json!({"strategy": {"canary": canary}}))?;
+        let query = Self {
+            places: vec![Place {
+                cluster: "a".to_owned(),
+                namespaces: Vec::new(),
+            }],
+            selector: LabelSelector::default(),
+            ..self.clone()
+        };
+        query.sets(&rollout, &BTreeMap::new(), &|| Ok(()))
     }
 
     /// Computes the sets of one cluster, by key.

@@ -215,11 +215,14 @@ impl Field {
 }
 
 impl FieldError {
-    /// Puts `outer` before the path.
-    fn at(mut self, outer: &str) -> Self {
-        if let Self::Null { path } | Self::Fraction { path, .. } = &mut self {
-            path.insert_str(0, outer);
-        }
+    /// Puts `outer` before the path, or the key.
+    pub(crate) fn at(mut self, outer: &str) -> Self {
+        let (Self::Null { path }
+        | Self::Fraction { path, .. }
+        | Self::Key(path)
+        | Self::Foreign(path)
+        | Self::Taken(path)) = &mut self;
+        path.insert_str(0, outer);
         self
     }
 }

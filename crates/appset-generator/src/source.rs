@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
-use strict_json::Block;
+use strict_json::{Block, Problem};
 
 use crate::clusters::{Allowed, Clusters, Namespaces, Watched};
 use crate::error::ConfigError;
 use crate::gloo_routes::{GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{ImageDigests, ImageQuery};
-use crate::keys::Schema;
+use crate::keys::{Schema, blank, has_blanks};
+use crate::request::first_text;
 use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
@@ -77,6 +78,11 @@ pub(crate) const KINDS: [Kind; 4] = [
 /// The largest number of items in the lists of one parameter. Each may be compared with each object.
 const MAX_ITEMS: usize = 1_000;
 
+/// Whether `value` is a list or an object of nothing. A list in a list of objects may be, as in `matchExpressions`.
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
 /// Returns the number of items in all lists of `value`.
 fn items(value: &Value) -> usize {
     match value {
@@ -88,6 +94,9 @@ fn items(value: &Value) -> usize {
 
 impl Schema {
     /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
+    ///
+    /// A template without a value leaves a blank text, or an empty list. That would select nothing, or everything, so it is
+    /// refused in every parameter of the source.
     fn query(
         &self,
         given: Map<String, Value>,
@@ -97,7 +106,21 @@ impl Schema {
         let given = Value::Object(given);
         let parameters = Block::root(&given, "the parameters", &known)?;
         for key in self.parameters {
-            let items = parameters.value(key).map_or(0, items);
+            let Some(value) = parameters.value(key) else {
+                continue;
+            };
+            if let Some((path, text)) = first_text(value, has_blanks) {
+                return Err(blank(format!("{key}{path}"), text).into());
+            }
+            if is_empty(value)
+                || value
+                    .as_object()
+                    .is_some_and(|it| it.values().any(is_empty))
+            {
+                let (path, needed) = ((*key).to_owned(), "a value");
+                return Err(Problem::Empty { path, needed }.into());
+            }
+            let items = items(value);
             if items > MAX_ITEMS {
                 let expected = format!("at most {MAX_ITEMS} items");
                 return Err(parameters
@@ -139,6 +162,18 @@ impl Source {
                     .map(SourceQuery::GlooWorkspaces)
             }),
         }
+    }
+
+    /// Whether requests to this source may have the parameter `key`.
+    pub(crate) fn knows(&self, key: &str) -> bool {
+        let schema = match self {
+            Self::Static(it) => return it.is_input(key) || Output::KEYS.contains(&key),
+            Self::ImageDigests(_) => &ImageDigests::SCHEMA,
+            Self::GlooRoutes(_) => &GlooRoutes::SCHEMA,
+            Self::Rollouts(_) => &Rollouts::SCHEMA,
+            Self::GlooWorkspaces(_) => &GlooWorkspaces::SCHEMA,
+        };
+        Output::KEYS.contains(&key) || schema.parameters.contains(&key)
     }
 
     /// Adds the objects that this source reads to `watched`, by cluster.

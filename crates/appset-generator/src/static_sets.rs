@@ -61,8 +61,9 @@ impl StaticSource {
         let fields = value.as_object().ok_or_else(wrong)?;
         let mut set = ParameterSet::default();
         for (key, value) in fields {
-            let path = format!("{path}.{key}");
-            set.insert(key, Field::from_json(value.clone(), &path)?)?;
+            let field = Field::from_json(value.clone(), key);
+            let inserted = field.and_then(|field| set.insert(key, field));
+            inserted.map_err(|error| error.at(&format!("{path}.")))?;
         }
         Ok(set)
     }
@@ -95,7 +96,7 @@ impl StaticSource {
     ///
     /// Without a list of inputs, a key that resembles a parameter of every source is not: a misspelt `minItems` would
     /// otherwise be ignored.
-    fn is_input(&self, key: &str) -> bool {
+    pub(crate) fn is_input(&self, key: &str) -> bool {
         match &self.inputs {
             Some(inputs) => inputs.contains(key),
             None => !strict_json::resembles(key, &Output::KEYS),

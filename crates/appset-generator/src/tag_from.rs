@@ -12,6 +12,7 @@ use crate::Failure;
 use crate::branch::is_branch;
 use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
+use crate::keys::text;
 use crate::set::dashed_runs;
 
 /// The parameter with the tag, which the source of image digests reads.
@@ -63,7 +64,7 @@ impl TagFrom {
     pub(crate) const KEYS: &[&str] = &["parameter", "rule", "prefix", "suffix"];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
-        let parameter = block.string("parameter")?.unwrap_or_default();
+        let parameter = text(block, "parameter")?.unwrap_or_default();
         if parameter.is_empty() {
             return Err(block.wrong("parameter", "", "the name of a parameter, such as branch"));
         }
@@ -82,8 +83,19 @@ impl TagFrom {
             suffix: text("suffix")?,
         };
         // Otherwise no branch at all has a legal tag.
-        made.tag("a")?;
-        Ok(made)
+        let affixes = [
+            ("prefix", format!("{}a", made.prefix)),
+            ("suffix", format!("a{}", made.suffix)),
+        ];
+        match affixes.iter().find(|(_, tag)| !is_tag(tag)) {
+            None => Ok(made),
+            Some((key, _)) => {
+                let found = block.string(key)?.unwrap_or_default();
+                let expected =
+                    "letters, digits, '_', '.' and '-' with which a tag can begin or end";
+                Err(block.wrong(key, found, expected))
+            }
+        }
     }
 
     /// Replaces the parameter in `parameters` with the tag.
@@ -350,7 +362,12 @@ mod tests {
         check(
             &json!({"prefix": "x/"}),
             json!("a"),
-            Err(r#"not into "x/a""#),
+            Err(r#"prefix is "x/", it must be letters"#),
+        );
+        check(
+            &json!({"suffix": ":a"}),
+            json!("a"),
+            Err(r#"suffix is ":a", it must be letters"#),
         );
         // The result must never differ from Argo CD's.
         for branch in ["日本", "Ɂ", "фикс"] {
@@ -402,7 +419,7 @@ mod tests {
             Err("the rule of your build"),
         );
         check(
-            &json!({"parameter": ""}),
+            &json!({"parameter": null}),
             json!("a"),
             Err("the name of a parameter, such as branch"),
         );

@@ -2,10 +2,13 @@
 //!
 //! A mistake in the configuration alone would otherwise be found by the first call, after the good configuration is gone.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value, json};
 
+use crate::answer::MAX_ALIASES;
 use crate::error::ConfigError;
-use crate::image_digests::{Digest, MAX_IMAGES};
+use crate::image_digests::{Digest, MAX_IMAGES, check_names};
 use crate::keys::as_count;
 use crate::profile::Profile;
 use crate::source::{Source, Sources};
@@ -24,6 +27,7 @@ impl Profile {
         match failed {
             Some((source_name, failure)) => Err(ConfigError::Unanswerable {
                 profile: self.name.clone(),
+                has_defaults: self.has_defaults(),
                 source_name: source_name.clone(),
                 failure: Box::new(failure),
             }),
@@ -33,27 +37,80 @@ impl Profile {
         }
     }
 
+    /// Checks that the profiles to which this one passes requests know the parameter for which they get them.
+    pub(crate) fn check_passed_on(
+        &self,
+        profiles: &BTreeMap<String, Self>,
+        configured: &Sources,
+    ) -> Result<(), ConfigError> {
+        for (parameter, other) in &self.requests_with {
+            let profile = profiles.get(other).into_iter();
+            let mut sources = profile.clone().flat_map(|it| it.candidates(configured));
+            let mut branches = profile.map(Self::branch);
+            if !branches.any(|branch| branch == Some(parameter))
+                && !sources.any(|(_, source)| source.knows(parameter))
+            {
+                let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
+                return Err(ConfigError::Unpassable(path, other.clone()));
+            }
+        }
+        Ok(())
+    }
+
     /// Tries requests for `source`. Returns the failure of the first if none succeeds.
     fn attempt(&self, configured: &Sources, name: &str, source: &Source) -> Result<(), Failure> {
         let mut first = Map::from_iter([("source".to_owned(), name.into())]);
         self.complete(&mut first, source);
-        let requests = match source {
-            Source::ImageDigests(images) if self.given("registry").is_none() => {
-                let with = |host: &String| {
-                    let registry = ("registry".to_owned(), host.as_str().into());
-                    first.clone().into_iter().chain([registry]).collect()
-                };
-                images.hosts().map(with).collect()
+        let mut requests = vec![first];
+        if let Source::ImageDigests(images) = source
+            && self.given("registry").is_none()
+        {
+            let hosts = images.hosts().map(|host| host.as_str().into());
+            requests = hosts
+                .flat_map(|host| with(&requests, "registry", &host))
+                .collect();
+        }
+        let answers = |parameters: &Map<_, _>| self.answers(configured, parameters.clone());
+        let outcome = requests.first().map_or(Ok(()), answers);
+        if outcome.is_err() {
+            for (key, values) in self.choices(source) {
+                let more = values.iter().flat_map(|value| with(&requests, key, value));
+                requests.extend(more.collect::<Vec<_>>());
             }
-            _ => vec![first],
-        };
-        let requests = requests.into_iter();
-        let mut outcomes = requests.map(|parameters| self.answers(configured, parameters));
-        let outcome = outcomes.next().unwrap_or(Ok(()));
-        if outcome.is_ok() || outcomes.any(|outcome| outcome.is_ok()) {
-            return Ok(());
+            if requests.iter().any(|request| answers(request).is_ok()) {
+                return Ok(());
+            }
         }
         outcome
+    }
+
+    /// Returns what a caller may choose in a request for `source`, so far as the profile does not give it.
+    fn choices(&self, source: &Source) -> Vec<(&'static str, Vec<Value>)> {
+        let names = self.aliases().filter_map(|path| path.split('.').next());
+        let output_key = ("outputKey", names.map(Value::from).collect());
+        let mut choices = match source {
+            Source::Static(_) => Vec::new(),
+            Source::ImageDigests(_) => vec![
+                ("layout", vec![json!("digests"), json!("rows")]),
+                output_key,
+            ],
+            Source::GlooRoutes(_) => vec![
+                ("include", vec![json!(["destinations"])]),
+                ("granularity", vec![json!("table")]),
+                output_key,
+            ],
+            Source::Rollouts(_) => vec![("include", vec![json!(["weights", "steps"])]), output_key],
+            Source::GlooWorkspaces(_) => vec![("expandNamespaces", vec![json!(true)]), output_key],
+        };
+        choices.retain(|(key, _)| self.given(key).is_none());
+        choices
+    }
+
+    /// Returns the paths of the aliases that the profile gives.
+    fn aliases(&self) -> impl Iterator<Item = &str> {
+        let aliases = self.given("alias").and_then(Value::as_object);
+        let paths = aliases.into_iter().flat_map(Map::values);
+        paths.filter_map(Value::as_str).take(MAX_ALIASES)
     }
 
     /// Adds the parameters that only a caller has.
@@ -69,9 +126,9 @@ impl Profile {
                 if least.is_none() {
                     add("onEmpty", "allow".into());
                 }
-                let aliases = self.given("alias").and_then(Value::as_object);
-                let paths = aliases.into_iter().flat_map(Map::values);
-                let inputs = paths.filter_map(|path| path.as_str()?.strip_prefix("input."));
+                let inputs = self
+                    .aliases()
+                    .filter_map(|path| path.strip_prefix("input."));
                 for mut steps in inputs.map(|input| input.split('.')) {
                     let key = steps.next().unwrap_or_default();
                     add(
@@ -86,15 +143,25 @@ impl Profile {
                 let image = images.example(self.images.as_deref());
                 let image = image.unwrap_or_else(|| "a".into());
                 let least = least.and_then(as_count).unwrap_or(1).clamp(1, MAX_IMAGES);
-                let names = (0..least).map(|index| format!("a{index}"));
-                add("images", names.map(|name| (name, image.clone())).collect());
+                let prefix = self.given("digestPrefix").and_then(Value::as_str);
+                let asked = self
+                    .aliases()
+                    .filter_map(|path| match path.split_once('.') {
+                        Some((_, inner)) => inner.split('.').next(),
+                        None => path.strip_prefix(prefix.unwrap_or("digest")),
+                    });
+                let mut names = asked.map(str::to_owned).collect::<BTreeSet<_>>();
+                names.retain(|name| check_names([name].into_iter()).is_ok());
+                names.extend((names.len()..least).map(|index| format!("a{index}")));
+                let named = names.into_iter().map(|name| (name, image.clone()));
+                add("images", named.take(MAX_IMAGES).collect());
             }
             Source::GlooRoutes(_) => add("routeTableSelector", json!({"labels": {"a": "a"}})),
             Source::Rollouts(_) | Source::GlooWorkspaces(_) => {}
         }
     }
 
-    /// Checks that a request has an answer if every image exists. Objects of clusters are not known.
+    /// Checks that a request has an answer if every image exists, and objects of every kind with all labels.
     fn answers(&self, configured: &Sources, parameters: Map<String, Value>) -> Result<(), Failure> {
         let request = Request {
             application_set: String::new(),
@@ -111,19 +178,47 @@ impl Profile {
             ))),
             _ => Ok(()),
         };
-        let sets = match query.source {
-            SourceQuery::Static(source) => source.into_sets(),
+        let steps = self.aliases().map(|path| path.split('.'));
+        let after_labels = steps.filter_map(|steps| {
+            let mut steps = steps.skip_while(|step| !matches!(*step, "labels" | "clusterLabels"));
+            Some((steps.nth(1)?.to_owned(), json!("a")))
+        });
+        let labels = Value::Object(after_labels.collect());
+        let found = match query.source {
+            SourceQuery::Static(source) => {
+                return query.output.answer(source.into_sets()).map(drop);
+            }
             SourceQuery::ImageDigests(images) => {
                 let digest = Digest::from_sha256(&[0; 32]).ok_or(Failure::Internal)?;
                 let names = images.references().map(|(name, _)| name.to_owned());
-                images.sets(&names.map(|name| (name, digest.clone().into())).collect())?
+                let found = names.map(|name| (name, digest.clone().into())).collect();
+                return query.output.answer(images.sets(&found)?).map(drop);
             }
-            SourceQuery::GlooRoutes(routes) => return is_read(routes.places()),
-            SourceQuery::Rollouts(rollouts) => return is_read(rollouts.places()),
-            SourceQuery::GlooWorkspaces(_) => return Ok(()),
+            SourceQuery::GlooRoutes(routes) => {
+                is_read(routes.places())?;
+                routes.example(&labels)?
+            }
+            SourceQuery::Rollouts(rollouts) => {
+                is_read(rollouts.places())?;
+                rollouts.example(&labels)?
+            }
+            SourceQuery::GlooWorkspaces(workspaces) => workspaces.example(&labels)?,
         };
-        query.output.answer(sets).map(drop)
+        match query.output.answer(found) {
+            // There may be as many objects as needed.
+            Err(Failure::TooFew { .. }) => Ok(()),
+            answer => answer.map(drop),
+        }
     }
+}
+
+/// Returns `requests` with the parameter `key`.
+fn with(requests: &[Map<String, Value>], key: &str, value: &Value) -> Vec<Map<String, Value>> {
+    let mut requests = requests.to_vec();
+    for request in &mut requests {
+        request.insert(key.to_owned(), value.clone());
+    }
+    requests
 }
 
 #[cfg(test)]
@@ -170,7 +265,6 @@ mod tests {
 
     #[test]
     fn what_makes_every_request_fail_is_refused() {
-        let fails = "profiles.p cannot answer: every request for hello fails: ";
         for (fixed, why) in [
             ("maxItem: 1", "unknown key maxItem, did you mean maxItems?"),
             ("onEmpty: sometimes", "onEmpty is \"sometimes\""),
@@ -188,11 +282,11 @@ mod tests {
             ),
             ("alias: {a: input.team}", "the key a is in the set twice"),
         ] {
-            for kind in ["fixed", "defaults"] {
+            for (kind, with) in [("fixed", ""), ("defaults", " with the defaults")] {
                 profile(
                     &format!("{kind}: {{{fixed}}}"),
                     Some(&format!(
-                        "{fails}{}",
+                        "profiles.p cannot answer: every request for hello{with} fails: {}",
                         if why.starts_with(char::is_numeric) || why.starts_with("the") {
                             why.to_owned()
                         } else {
@@ -224,6 +318,10 @@ mod tests {
             "tokens: []",
             Some("profiles.p.tokens is empty: set the name of a token in it"),
         );
+        for token in ["", "a/b", "..data", " a"] {
+            let wrong = format!("profiles.p.tokens is \"{token}\", it must be the name of a file");
+            profile(&format!("tokens: ['{token}']"), Some(&wrong));
+        }
         check(
             "{static: {h: {}}, profiles: {'': {}}}",
             Some("the name of a profile, with which baseUrl ends"),
@@ -252,7 +350,18 @@ mod tests {
             "images: ['*/myorg/*', 'localhost:5000/**', 'localhost:5000/a*b']",
             None,
         );
-        images("fixed: {minItems: 3, layout: rows, digestPrefix: d}", None);
+        for valid in [
+            "minItems: 3, layout: rows, digestPrefix: d",
+            // The caller chooses the names, the layout and the key of the images.
+            "minItems: 2",
+            "alias: {x: image.front.digest, y: digestBack}",
+            "alias: {x: image.front.digest}, images: {front: myorg/a}",
+            "alias: {x: digest}",
+            "alias: {x: out.front.digest}",
+            "alias: {x: shaFront}, digestPrefix: sha",
+        ] {
+            images(&format!("fixed: {{{valid}}}"), None);
+        }
         images(
             "tagFrom: {parameter: branch, rule: verbatim, suffix: -x}, fixed: {onInvalidTag: skip}",
             None,
@@ -302,7 +411,16 @@ mod tests {
                 "fixed: {alias: {x: image.front}, images: {a: myorg/b}}",
                 "alias.x is \"image.front\"",
             ),
-            ("fixed: {minItems: 2}", "1 sets were found, minItems is 2"),
+            (
+                "fixed: {minItems: 2, layout: columns}",
+                "1 sets were found, minItems is 2",
+            ),
+            ("fixed: {alias: {x: image.a.digset}}", "alias.x is"),
+            (
+                "fixed: {alias: {x: digest}, layout: columns, outputKey: o}",
+                "alias.x is",
+            ),
+            ("fixed: {registry: ' '}", "registry is \" \""),
             ("fixed: {maxItems: 0}", "1 sets were found, maxItems is 0"),
             ("images: []", "is not allowed"),
             (
@@ -314,7 +432,7 @@ mod tests {
         }
         images(
             "tagFrom: {parameter: b, rule: verbatim, prefix: x/}",
-            Some("not into \"x/a\""),
+            Some("profiles.p.tagFrom.prefix is \"x/\""),
         );
         for host in [
             "http://localhost:5000",
@@ -398,6 +516,111 @@ mod tests {
         ] {
             check(&config(profile), Some(why));
         }
+    }
+
+    #[test]
+    fn parameters_that_no_object_satisfies_are_refused() {
+        let config = |fixed: &str| {
+            format!(
+                "{{glooRoutes: {{namespaces: [shop]}}, rollouts: {{namespaces: [shop]}}, glooWorkspaces: {{}}, profiles: {{p: {{fixed: {{{fixed}}}}}}}}}"
+            )
+        };
+        for valid in [
+            "source: gloo-routes, alias: {x: gloo.key, y: gloo.routeTable.labels.team, z: gloo.route.path}",
+            "source: gloo-routes, alias: {x: gloo.route.destinations}, minItems: 5",
+            "source: gloo-routes, alias: {x: g.key}, routeSelector: {names: [web]}, destinationKinds: [SERVICE]",
+            "source: gloo-routes, granularity: table, alias: {x: gloo.host}",
+            "source: rollouts, alias: {x: rollout.weights.canary, y: rollout.labels.a}",
+            "source: rollouts, alias: {x: r.key, y: gloo.host}, selector: {labels: {a: b}}",
+            "source: gloo-workspaces, alias: {x: gloo.namespace, y: gloo.clusterLabels.env}",
+            "source: gloo-workspaces, workspaces: [web, 'a-*', '*']",
+        ] {
+            check(&config(valid), None);
+        }
+        for (fixed, why) in [
+            (
+                "source: gloo-routes, alias: {x: gloo.kye}",
+                "alias.x is \"gloo.kye\"",
+            ),
+            (
+                "source: gloo-routes, outputKey: g, alias: {x: gloo.key}",
+                "alias.x is",
+            ),
+            (
+                "source: gloo-routes, alias: {gloo: gloo.key}",
+                "the key gloo is in the set twice",
+            ),
+            (
+                "source: gloo-routes, granularity: table, alias: {x: gloo.route.name}",
+                "alias.x is",
+            ),
+            (
+                "source: gloo-routes, alias: {x: gloo.route.labels.a.b}",
+                "alias.x is",
+            ),
+            (
+                "source: gloo-routes, routeTableSelector: {labels: {a: ''}}",
+                "routeTableSelector.labels.a is \"\"",
+            ),
+            ("source: rollouts, alias: {x: rollout.hosts}", "alias.x is"),
+            (
+                "source: rollouts, alias: {x: rollout.step.index}, include: [weights]",
+                "alias.x is",
+            ),
+            ("source: rollouts, pluginName: ''", "pluginName is \"\""),
+            (
+                "source: rollouts, selector: {labels: {}}",
+                "selector is empty",
+            ),
+            (
+                "source: rollouts, selector: {labels: {a: 'b/c'}}",
+                "selector.labels.a is \"b/c\"",
+            ),
+            (
+                "source: rollouts, selector: {labels: {-a: b}}",
+                "selector.labels.-a is \"b\"",
+            ),
+            (
+                "source: gloo-workspaces, alias: {x: gloo.namespaces}, expandNamespaces: true",
+                "alias.x is",
+            ),
+            (
+                "source: gloo-workspaces, workspaces: ['']",
+                "workspaces[0] is \"\"",
+            ),
+            (
+                "source: gloo-workspaces, workspaces: [A_b]",
+                "workspaces is \"A_b\"",
+            ),
+            (
+                "source: gloo-workspaces, workspaces: ['-*']",
+                "workspaces is \"-*\"",
+            ),
+        ] {
+            check(&config(fixed), Some(why));
+        }
+    }
+
+    #[test]
+    fn profiles_that_pass_requests_on_to_no_answer_are_refused() {
+        let config = |profiles: &str| {
+            format!(
+                "{{static: {{h: {{inputs: [x]}}}}, rollouts: {{namespaces: [a]}}, profiles: {{{profiles}}}}}"
+            )
+        };
+        check(&config("a: {requestsWith: {x: b}}, b: {}"), None);
+        check(
+            &config("a: {requestsWith: {y: b}}, b: {}"),
+            Some("profiles.a.requestsWith.y passes requests to profile b, no source of which"),
+        );
+        check(
+            &config("a: {requestsWith: {x: b}}, b: {sources: [rollouts]}"),
+            Some("no source of which"),
+        );
+        check(
+            &config("a: {requestsWith: {selector: b}}, b: {sources: [rollouts]}"),
+            None,
+        );
     }
 
     #[test]
@@ -520,6 +743,13 @@ mod tests {
                         }
                         if registry.is_some() && !image.is_object() {
                             request["registry"] = registry.into();
+                        }
+                        for (key, value) in
+                            [("tag", "v1"), ("outputKey", "key"), ("layout", "rows")]
+                        {
+                            let mut request = request.clone();
+                            request[key] = value.into();
+                            requests.push(request);
                         }
                         requests.push(request);
                     }

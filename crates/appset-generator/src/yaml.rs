@@ -8,8 +8,8 @@ use std::iter;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use serde_saphyr::Spanned;
 use serde_saphyr::options::NonFiniteFloatPolicy;
+use serde_saphyr::{Spanned, UserMessageFormatter};
 
 use crate::error::ConfigError;
 
@@ -21,8 +21,11 @@ pub(crate) fn read(text: &str) -> Result<Value, ConfigError> {
         // `Node::value` refuses them.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
     };
-    let document: Spanned<Node> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| ConfigError::Yaml(error.to_string()))?;
+    let document: Spanned<Node> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let error = error.without_snippet();
+            ConfigError::Yaml(error.render_with_formatter(&UserMessageFormatter))
+        })?;
     value(document, text, String::new())
 }
 

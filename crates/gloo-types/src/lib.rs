@@ -49,6 +49,7 @@ pub use route_table::{
 };
 pub use selector::{
     InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,
+    is_label_key, is_label_value,
 };
 pub use service::ServicePort;
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};

@@ -135,6 +135,32 @@ pub struct InvalidRequirement {
     pub expected: &'static str,
 }
 
+/// Whether Kubernetes accepts `text` as the key of a label: a name, after a DNS name and a slash if it has a prefix.
+#[must_use]
+pub fn is_label_key(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').unwrap_or(("a", text));
+    let in_prefix =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    is_word(prefix, 253, in_prefix) && is_word(name, 63, in_label)
+}
+
+/// Whether Kubernetes accepts `text` as the value of a label. It may be empty.
+#[must_use]
+pub fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_word(text, 63, in_label)
+}
+
+const fn in_label(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+/// Whether `text` has at most this number of characters, all of them `legal`, with a letter or digit at both ends.
+fn is_word(text: &str, most: usize, legal: fn(char) -> bool) -> bool {
+    let is_end = |c: char| c.is_ascii_alphanumeric();
+    let is_framed = text.starts_with(is_end) && text.ends_with(is_end);
+    is_framed && text.len() <= most && text.chars().all(legal)
+}
+
 impl LabelRequirement {
     /// Makes a requirement of the three keys of an entry of `matchExpressions`.
     ///
@@ -153,8 +179,15 @@ impl LabelRequirement {
                 expected,
             })
         };
-        if key.is_empty() {
+        if !is_label_key(&key) {
             return invalid("key", key, "the key of a label");
+        }
+        if let Some(value) = values.iter().find(|value| !is_label_value(value)) {
+            return invalid(
+                "values",
+                value.clone(),
+                "a list of values that a label can have",
+            );
         }
         let operator = match (operator, values.is_empty()) {
             ("In", false) => LabelOperator::In(values),

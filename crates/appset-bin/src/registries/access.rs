@@ -259,15 +259,6 @@ impl ImageClient<'_> {
         }
     }
 
-    /// Returns the path of the repository in the API. The short names of Docker Hub's official images omit `library/`.
-    pub(super) fn repository(&self) -> String {
-        let repository = &self.image.repository;
-        if self.image.registry == "docker.io" && !repository.contains('/') {
-            return format!("library/{repository}");
-        }
-        repository.clone()
-    }
-
     /// Returns the header with the credentials, if there are any.
     fn basic(&self) -> Result<Option<HeaderValue>, Stop> {
         let header = |credentials: &Credentials| self.header("Basic", &credentials.basic());
@@ -288,7 +279,7 @@ impl ImageClient<'_> {
     }
 
     fn token_key(&self, bearer: &Bearer) -> TokenKey {
-        let pull = || format!("repository:{}:pull", self.repository());
+        let pull = || format!("repository:{}:pull", self.image.full_repository());
         let scope = bearer.scope.clone().unwrap_or_else(pull);
         let (realm, service) = (bearer.realm.clone(), bearer.service.clone());
         (realm, service, scope, self.identity())

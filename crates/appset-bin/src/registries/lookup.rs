@@ -248,7 +248,10 @@ impl ImageClient<'_> {
             "docker.io" => "registry-1.docker.io",
             host => host,
         };
-        format!("{scheme}://{host}/v2/{}/{path}", self.repository())
+        format!(
+            "{scheme}://{host}/v2/{}/{path}",
+            self.image.full_repository()
+        )
     }
 
     /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.

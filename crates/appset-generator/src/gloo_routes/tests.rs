@@ -97,11 +97,6 @@ fn tables_and_routes_are_selected_by_name_and_label() {
     let by_other_label =
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1", "labels": {"x": "y"}}});
     assert_eq!(keys(by_other_label), r#""c1/edge/api/v1""#);
-    let by_no_name = json!({"routeTableSelector": all, "routeSelector": {"name": ""}});
-    assert_eq!(
-        keys(by_no_name),
-        r##""c1/edge/api/v1" "c1/shop/web/#3" "c1/shop/web/demo""##
-    );
     let by_name =
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1"}, "cluster": "c1"});
     assert_eq!(keys(by_name), r#""c1/edge/api/v1""#);

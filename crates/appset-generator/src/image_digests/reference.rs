@@ -72,6 +72,16 @@ impl Reference {
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
+
+    /// Returns the path of the repository in the API. The short names of Docker Hub's official images omit `library/`.
+    #[must_use]
+    pub fn full_repository(&self) -> String {
+        let library = match self.registry == "docker.io" && !self.repository.contains('/') {
+            true => "library/",
+            false => "",
+        };
+        format!("{library}{}", self.repository)
+    }
 }
 
 /// Checks the host of a registry, which becomes a part of a URL.
