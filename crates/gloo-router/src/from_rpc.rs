@@ -55,7 +55,8 @@ pub(crate) struct Request {
     pub(crate) intent: Intent,
     /// Whether a step mirrors requests, so that MirrorPolicies may exist.
     pub(crate) has_mirrors: bool,
-    pub(crate) snapshot: RolloutSnapshot,
+    /// The Rollout as the caller read it, if there is one.
+    pub(crate) snapshot: Option<RolloutSnapshot>,
 }
 
 /// The Rollout as the caller read it: the fields that decide whether traffic may move to the canary.
@@ -142,7 +143,7 @@ impl Request {
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
-            snapshot: RolloutSnapshot::of(rollout),
+            snapshot: Some(RolloutSnapshot::of(rollout)),
         })
     }
 }

@@ -17,5 +17,10 @@ pub use error::{Failure, Failures, ShiftError, flags};
 pub use from_rpc::{Policy, admissible};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::{
-    ASSUMED_PORT, GlooRouter, behind_recorded, carry_out, rollout_keeper, table_keeper,
+    ASSUMED_PORT, GlooRouter, Target, behind_recorded, carry_out, rollout_keeper, table_keeper,
 };
+pub use {gloo_types, route_planner, route_store};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -11,6 +11,7 @@ mod marks;
 mod memory;
 mod outside;
 mod read;
+mod target;
 mod verification;
 mod write;
 
@@ -31,6 +32,7 @@ pub use self::{
     background::behind_recorded,
     deferred::{rollout_keeper, table_keeper},
     read::ASSUMED_PORT,
+    target::Target,
     write::carry_out,
 };
 pub(crate) use self::{
@@ -268,13 +270,14 @@ impl<S: Store> GlooRouter<S> {
     /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
     /// it did. The caller may have been paused while another controller was the leader.
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
+        let snapshot = request.snapshot.as_ref()?;
         let newer = self
             .store
-            .newer_rollout(&request.rollout, &request.snapshot.version);
+            .newer_rollout(&request.rollout, &snapshot.version);
         let rollout = request.rollout.clone();
         match deadline.reading(newer).await {
             Some(Ok(newer)) => {
-                let why = request.snapshot.outdated(newer.as_deref()?)?;
+                let why = snapshot.outdated(newer.as_deref()?)?;
                 Some(Failure::Outdated { rollout, why })
             }
             Some(Err(StoreError::NotFound { .. })) => {
@@ -397,17 +400,7 @@ impl<S: Store> GlooRouter<S> {
             let deselected = marked.filter(|it| !selector.matches(it.key(), it.labels()));
             left_behind.extend(deselected.map(|table| table.key().clone()));
         }
-        for table in left_behind {
-            let released = deadline.tables(self.release(&request, &table, deadline));
-            let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
-            match released.await.unwrap_or_else(late) {
-                Ok(()) => self.memory.restored(key, &table),
-                Err(source) => failures.push(Failure::NotRestored {
-                    table,
-                    source: Box::new(source),
-                }),
-            }
-        }
+        failures.extend(self.release_all(&request, left_behind, deadline).await);
         for call in self.memory.unfinished(rollout) {
             failures.extend(
                 self.manage(&complete, call, Attempt::Retry, deadline)
@@ -435,7 +428,29 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// Restores a table that the Rollout selected before and no longer selects.
+    /// Restores tables that the Rollout selected before and no longer selects.
+    async fn release_all(
+        &self,
+        request: &Request,
+        tables: BTreeSet<ObjectKey>,
+        deadline: Deadline,
+    ) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        for table in tables {
+            let released = deadline.tables(self.release(request, &table, deadline));
+            let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
+            match released.await.unwrap_or_else(late) {
+                Ok(()) => self.memory.restored(&request.rollout, &table),
+                Err(source) => failures.push(Failure::NotRestored {
+                    table,
+                    source: Box::new(source),
+                }),
+            }
+        }
+        failures
+    }
+
+    /// Restores a table.
     async fn release(
         &self,
         request: &Request,

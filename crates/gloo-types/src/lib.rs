@@ -58,3 +58,7 @@ pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

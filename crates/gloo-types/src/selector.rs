@@ -23,6 +23,15 @@ pub struct RouteTableSelector {
 }
 
 impl RouteTableSelector {
+    /// Selects one table.
+    pub fn of_name(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            names: vec![name.into()],
+            namespaces: vec![namespace.into()],
+            ..Self::default()
+        }
+    }
+
     /// Whether tables are also selected by label, so that a list request is needed.
     pub fn by_label(&self) -> bool {
         !self.labels.is_empty() || !self.match_expressions.is_empty()

@@ -111,8 +111,15 @@ pub enum VerifyMode {
 impl PluginConfig {
     /// A configuration without any key, to restore tables of deleted Rollouts.
     pub(crate) fn unset() -> Self {
+        Self::new(RouteTableSelector::default())
+    }
+
+    /// A configuration that edits all HTTP routes of these tables which lead to the stable Service, with the defaults of every
+    /// other key. [`from_json`](Self::from_json) reads all keys.
+    #[must_use]
+    pub fn new(route_tables: RouteTableSelector) -> Self {
         Self {
-            route_tables: RouteTableSelector::default(),
+            route_tables,
             routes: RouteSelector::default(),
             header_match: HeaderMatchMode::default(),
             header_route_placement: HeaderRoutePlacement::default(),
@@ -179,6 +186,12 @@ impl PluginConfig {
     /// The selector of the routes to edit in these tables.
     pub fn routes(&self) -> &RouteSelector {
         &self.routes
+    }
+
+    /// Selects the routes to edit.
+    #[must_use]
+    pub fn with_routes(self, routes: RouteSelector) -> Self {
+        Self { routes, ..self }
     }
 
     /// How many of the entries in a header route's `match` a request must meet.

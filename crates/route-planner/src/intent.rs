@@ -106,6 +106,17 @@ pub struct ServicePair {
     pub ping_pong: bool,
 }
 
+impl ServicePair {
+    /// Two Services, of which each keeps its role.
+    pub fn new(stable: impl Into<String>, canary: impl Into<String>) -> Self {
+        Self {
+            stable: stable.into(),
+            canary: canary.into(),
+            ping_pong: false,
+        }
+    }
+}
+
 /// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IntentKind {

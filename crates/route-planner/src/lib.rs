@@ -79,6 +79,10 @@ pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
 pub use roles::stable_service;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 use gloo_types::RouteTableDoc;
 
 use crate::set_weight::CanaryGrowth;

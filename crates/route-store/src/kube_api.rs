@@ -119,11 +119,8 @@ impl KubeRouteStore {
     #[must_use]
     pub fn with_client(client: Client, request_timeout: Duration) -> Self {
         let access = KubeAccess {
-            kubeconfig: None,
-            context: None,
-            user_agent: String::new(),
             request_timeout,
-            limits: RequestLimits::default(),
+            ..KubeAccess::default()
         };
         Self {
             client: OnceCell::new_with(Some(client)),

@@ -57,6 +57,10 @@ pub use rollout::{
 pub use selection::{Decision, FRESH, Freshness, Selection};
 pub use table::{CompactTable, TableKeeper};
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;
 

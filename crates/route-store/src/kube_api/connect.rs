@@ -27,6 +27,19 @@ pub struct KubeAccess {
     pub limits: RequestLimits,
 }
 
+/// The cluster in which the program runs, or the current context of the kubeconfig.
+impl Default for KubeAccess {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            context: None,
+            user_agent: user_agent(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
+            request_timeout: Duration::from_secs(3),
+            limits: RequestLimits::default(),
+        }
+    }
+}
+
 /// Writes the name of the API server in log records.
 impl fmt::Display for KubeAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

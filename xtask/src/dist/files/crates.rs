@@ -9,13 +9,15 @@ use crate::{plugin::target_dir, report::say, toolchain};
 const CARGO_SEMVER_CHECKS: &str = "0.51.0";
 
 /// Crates that depend only on each other and on crates.io.
-pub(super) const NAMES: [&str; 7] = [
+pub(super) const NAMES: [&str; 9] = [
+    "gloo-router",
     "gloo-types",
     "go-gob",
     "rollout-types",
     "rollouts-plugin-check",
     "rollouts-rpc",
     "route-planner",
+    "route-store",
     "strict-json",
 ];
 
@@ -30,7 +32,44 @@ pub(super) fn pack(sh: &Shell) -> anyhow::Result<Vec<PathBuf>> {
     let version = env!("CARGO_PKG_VERSION");
     let directory = target_dir(sh).join("package");
     let packed = NAMES.map(|name| directory.join(format!("{name}-{version}.crate")));
+    embed(sh, &packed)?;
     Ok(packed.into())
+}
+
+/// Builds `examples/embed.rs` in a project that has nothing of this workspace but the `packed` crates and the versions of
+/// Cargo.lock, and runs it on a table.
+fn embed(sh: &Shell, packed: &[PathBuf]) -> anyhow::Result<()> {
+    let project = target_dir(sh).join("outside");
+    sh.remove_path(&project)?;
+    let tables = sh.create_dir(project.join("tables"))?;
+    for file in packed {
+        cmd!(sh, "tar --extract --file {file} --directory {project}").run()?;
+    }
+    sh.copy_file("examples/embed.rs", project.join("src/main.rs"))?;
+    sh.copy_file("Cargo.lock", &project)?;
+    let version = env!("CARGO_PKG_VERSION");
+    let patches = NAMES.map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n"));
+    let manifest = format!(
+        "[package]\nname = \"outside\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nanyhow = \"1\"\n\
+        gloo-router = \"{version}\"\ntokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\"] }}\n\
+        [lints.clippy]\nprint_stdout = \"warn\"\n[patch.crates-io]\n{}",
+        patches.concat()
+    );
+    sh.write_file(project.join("Cargo.toml"), manifest)?;
+    let table = sh.read_file("examples/embed.yaml")?;
+    let copy = tables.join("reviews.yaml");
+    sh.write_file(&copy, &table)?;
+    cmd!(
+        sh,
+        "cargo run --quiet --manifest-path {project}/Cargo.toml -- {tables}"
+    )
+    .run()?;
+    anyhow::ensure!(
+        sh.read_file(&copy)? == table,
+        "{} is not as it was: see examples/embed.rs",
+        copy.display()
+    );
+    Ok(())
 }
 
 /// Compares the public API with the previous release.

@@ -1,0 +1,103 @@
+//! Shifting without Argo Rollouts: the caller says whose traffic goes where, and keeps its own steps.
+//!
+//! It has the order of writes, the retries and the refusals of a call of the controller. What needs a Rollout it does not have:
+//! repairs between the calls, promotions that wait for Pods, header and mirror routes.
+
+use gloo_types::ObjectKey;
+use route_planner::{
+    Intent, IntentKind, ManagedRoutes, Observation, PluginConfig, ServicePair, WeightSplit, observe,
+};
+use route_store::{Decision, Priority, Store};
+
+use super::{GlooRouter, read::Selected};
+use crate::error::{Failure, Failures, ShiftError};
+use crate::from_rpc::Request;
+
+/// Whose traffic is shifted, between which Services, in which tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The object to which the shift belongs, of any kind. Tables are marked with its namespace and name, so no other router may
+    /// use the same. The Services are in its namespace.
+    pub owner: ObjectKey,
+    /// The Services that share the traffic.
+    pub services: ServicePair,
+    /// The tables and their routes.
+    pub config: PluginConfig,
+}
+
+impl Target {
+    fn request(&self, percent: i32) -> Request {
+        Request {
+            rollout: self.owner.clone(),
+            config: self.config.clone(),
+            intent: Intent {
+                rollout: self.owner.clone(),
+                services: self.services.clone(),
+                hashes: None,
+                applied: None,
+                kind: IntentKind::SetWeight(WeightSplit {
+                    desired: percent,
+                    max: 100,
+                    additional: Vec::new(),
+                }),
+                managed: ManagedRoutes::default(),
+            },
+            has_mirrors: false,
+            snapshot: None,
+        }
+    }
+}
+
+impl<S: Store> GlooRouter<S> {
+    /// Shifts `percent` of the traffic of the stable Service to the canary Service, in all selected tables or in none; less
+    /// traffic on the canary is set in every table where that is possible. 0 restores the tables as their owners wrote them, also
+    /// those that this router shifted before and that are no longer selected.
+    ///
+    /// # Errors
+    /// Returns `Err` if a table cannot be read, planned or written. The error names each such table.
+    pub async fn shift_to(&self, target: &Target, percent: i32) -> Result<(), ShiftError> {
+        let priority = match percent {
+            0 => Priority::TowardStable,
+            _ => Priority::Call,
+        };
+        let shift = |deadline| async move {
+            let mut request = target.request(percent);
+            let selected = self.selected(&request, Decision::Plan, deadline).await;
+            let is_complete = selected.failures.is_empty();
+            let selected = self.for_weights(&mut request, selected, deadline).await;
+            let keys = selected.keys();
+            let shifted = self.shift(&request, selected, deadline, None).await;
+            let mut failures = shifted.into_failures();
+            if is_complete {
+                let left_behind = self.memory.left_behind(&target.owner, &keys);
+                let left_behind = left_behind.into_iter().collect();
+                failures.extend(self.release_all(&request, left_behind, deadline).await);
+            }
+            Ok(Failures::check(failures)?)
+        };
+        self.call(priority, shift).await
+    }
+
+    /// Returns whether `percent` is in force in all selected tables: the first other observation, in the order of the tables.
+    ///
+    /// # Errors
+    /// Returns `Err` if a table cannot be read or planned.
+    pub async fn observe(&self, target: &Target, percent: i32) -> Result<Observation, ShiftError> {
+        let look = |deadline| async move {
+            let mut request = target.request(percent);
+            let selected = self.selected(&request, Decision::Verify, deadline).await;
+            let selected = self.for_weights(&mut request, selected, deadline).await;
+            let Selected { tables, failures } = selected;
+            Failures::check(failures)?;
+            for table in &tables {
+                let observation = observe(&request.config, &request.intent, table);
+                match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
+                    Observation::Verified => {}
+                    other => return Ok(other),
+                }
+            }
+            Ok(Observation::Verified)
+        };
+        self.call(Priority::Call, look).await
+    }
+}
