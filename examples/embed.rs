@@ -22,7 +22,11 @@ async fn walk(store: impl Store) -> anyhow::Result<()> {
         services: ServicePair::new("reviews", "reviews-canary"),
         config: PluginConfig::new(RouteTableSelector::of_name("shop", "reviews")),
     };
-    let router = GlooRouter::new(Arc::new(store), Policy::default());
+    let policy = Policy {
+        cluster: Some("embed".into()),
+        ..Policy::default()
+    };
+    let router = GlooRouter::new(Arc::new(store), policy);
     router.shift_to(&target, 25).await?;
     while router.observe(&target, 25).await? != Observation::Verified {
         tokio::time::sleep(Duration::from_secs(1)).await;

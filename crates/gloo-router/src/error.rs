@@ -39,6 +39,9 @@ pub enum ShiftError {
         /// Why other tables were not restored.
         failures: Option<Failures>,
     },
+    /// More than all traffic was asked for.
+    #[error("{0} is not a percentage: use 0 to 100")]
+    NotAPercentage(u8),
     /// Some parts of the call failed; all of them are listed.
     #[error(transparent)]
     Partial(#[from] Failures),

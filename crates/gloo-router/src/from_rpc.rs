@@ -27,7 +27,8 @@ pub struct Policy {
     pub destination_namespaces: Vec<String>,
     /// Whether header routes may be placed above routes of other owners (`headerRoutePlacement: top`).
     pub allow_top_placement: bool,
-    /// Name of the Rollouts' cluster, if the RouteTables are in a management cluster.
+    /// Name of the Rollouts' cluster, if the RouteTables are in a management cluster. A program without Rollouts sets its own name,
+    /// so that no plugin takes its marks for those of a Rollout.
     pub cluster: Option<String>,
 }
 

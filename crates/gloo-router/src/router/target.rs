@@ -11,13 +11,14 @@ use route_store::{Decision, Priority, Store};
 
 use super::{GlooRouter, read::Selected};
 use crate::error::{Failure, Failures, ShiftError};
-use crate::from_rpc::Request;
+use crate::from_rpc::{Policy, Request};
 
 /// Whose traffic is shifted, between which Services, in which tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// The object to which the shift belongs, of any kind. Tables are marked with its namespace and name, so no other router may
-    /// use the same. The Services are in its namespace.
+    /// The object to which the shift belongs, of any kind. The Services are in its namespace. Tables are marked with its namespace
+    /// and name, and with [`Policy::cluster`]. A plugin of Argo Rollouts that reads the same tables restores those with the mark of
+    /// a Rollout that does not exist, unless the mark has the name of another cluster.
     pub owner: ObjectKey,
     /// The Services that share the traffic.
     pub services: ServicePair,
@@ -26,17 +27,20 @@ pub struct Target {
 }
 
 impl Target {
-    fn request(&self, percent: i32) -> Request {
-        Request {
+    fn request(&self, policy: &Policy, percent: u8) -> Result<Request, ShiftError> {
+        if percent > 100 {
+            return Err(ShiftError::NotAPercentage(percent));
+        }
+        Ok(Request {
             rollout: self.owner.clone(),
             config: self.config.clone(),
             intent: Intent {
-                rollout: self.owner.clone(),
+                rollout: policy.mark(&self.owner),
                 services: self.services.clone(),
                 hashes: None,
                 applied: None,
                 kind: IntentKind::SetWeight(WeightSplit {
-                    desired: percent,
+                    desired: percent.into(),
                     max: 100,
                     additional: Vec::new(),
                 }),
@@ -44,7 +48,7 @@ impl Target {
             },
             has_mirrors: false,
             snapshot: None,
-        }
+        })
     }
 }
 
@@ -54,14 +58,14 @@ impl<S: Store> GlooRouter<S> {
     /// those that this router shifted before and that are no longer selected.
     ///
     /// # Errors
-    /// Returns `Err` if a table cannot be read, planned or written. The error names each such table.
-    pub async fn shift_to(&self, target: &Target, percent: i32) -> Result<(), ShiftError> {
+    /// Returns `Err` if `percent` is above 100, or if a table cannot be read, planned or written. The error names each such table.
+    pub async fn shift_to(&self, target: &Target, percent: u8) -> Result<(), ShiftError> {
         let priority = match percent {
             0 => Priority::TowardStable,
             _ => Priority::Call,
         };
         let shift = |deadline| async move {
-            let mut request = target.request(percent);
+            let mut request = target.request(&self.policy, percent)?;
             let selected = self.selected(&request, Decision::Plan, deadline).await;
             let is_complete = selected.failures.is_empty();
             let selected = self.for_weights(&mut request, selected, deadline).await;
@@ -81,10 +85,10 @@ impl<S: Store> GlooRouter<S> {
     /// Returns whether `percent` is in force in all selected tables: the first other observation, in the order of the tables.
     ///
     /// # Errors
-    /// Returns `Err` if a table cannot be read or planned.
-    pub async fn observe(&self, target: &Target, percent: i32) -> Result<Observation, ShiftError> {
+    /// Returns `Err` if `percent` is above 100, or if a table cannot be read or planned.
+    pub async fn observe(&self, target: &Target, percent: u8) -> Result<Observation, ShiftError> {
         let look = |deadline| async move {
-            let mut request = target.request(percent);
+            let mut request = target.request(&self.policy, percent)?;
             let selected = self.selected(&request, Decision::Verify, deadline).await;
             let selected = self.for_weights(&mut request, selected, deadline).await;
             let Selected { tables, failures } = selected;

@@ -9,6 +9,7 @@ mod partial_failures;
 mod promotion_simulation;
 mod races;
 mod reports;
+mod target;
 
 use std::sync::Arc;
 

@@ -1,0 +1,97 @@
+//! Shifting without Rollouts.
+
+use gloo_types::RouteTableSelector;
+use route_planner::{Observation, PluginConfig, ServicePair};
+
+use super::{faulty::Fault, *};
+
+fn target(tables: &[&str]) -> Target {
+    let tables = RouteTableSelector {
+        names: tables.iter().map(ToString::to_string).collect(),
+        namespaces: vec!["mesh".to_owned()],
+        ..RouteTableSelector::default()
+    };
+    Target {
+        owner: ObjectKey::new("shop", "tool"),
+        services: ServicePair::new("web", "web-canary"),
+        config: PluginConfig::new(tables),
+    }
+}
+
+fn fixture() -> Fixture {
+    let Fixture { store, router } =
+        Fixture::new(["a", "b"].map(|name| table(name, vec![route_to("web")])));
+    let policy = Policy {
+        cluster: Some("tool".to_owned()),
+        ..Policy::default()
+    };
+    let router = GlooRouter { policy, ..router };
+    Fixture { router, store }
+}
+
+impl Fixture {
+    async fn shift(&self, tables: &[&str], percent: u8) -> Result<(), String> {
+        let shifted = self.router.shift_to(&target(tables), percent).await;
+        shifted.map_err(|error| error_chain(&error))
+    }
+
+    /// Checks the canary's weight in both tables.
+    #[track_caller]
+    fn has(&self, expect: [Option<u64>; 2]) {
+        let found = ["a", "b"].map(|name| {
+            let weights = self.weights(&ObjectKey::new("mesh", name));
+            let mut canary = weights.iter().filter(|(name, _)| name == "web-canary");
+            canary.next().and_then(|(_, weight)| *weight)
+        });
+        assert_eq!(found, expect);
+    }
+}
+
+#[tokio::test]
+async fn all_tables_are_shifted_or_none() {
+    let fixture = fixture();
+    let before = fixture.spec(&ObjectKey::new("mesh", "a"));
+    fixture.shift(&["a", "b"], 25).await.unwrap();
+    fixture.has([Some(25), Some(25)]);
+    let both = target(&["a", "b"]);
+    let observed = fixture.router.observe(&both, 25).await.unwrap();
+    assert_eq!(observed, Observation::Verified);
+    let observed = fixture.router.observe(&both, 50).await.unwrap();
+    assert!(
+        matches!(observed, Observation::NotApplied { .. }),
+        "{observed:?}"
+    );
+
+    fixture.store.fail("get b", Fault::Forbidden);
+    let error = fixture.shift(&["a", "b"], 50).await.unwrap_err();
+    assert!(error.contains("get b"), "{error}");
+    fixture.has([Some(25), Some(25)]);
+    // Less traffic is set where that is possible.
+    fixture.shift(&["a", "b"], 0).await.unwrap_err();
+    fixture.has([None, Some(25)]);
+    assert_eq!(fixture.spec(&ObjectKey::new("mesh", "a")), before);
+}
+
+#[tokio::test]
+async fn a_table_that_is_no_longer_selected_is_restored() {
+    let fixture = fixture();
+    fixture.shift(&["a", "b"], 25).await.unwrap();
+    fixture.shift(&["a"], 50).await.unwrap();
+    fixture.has([Some(50), None]);
+    fixture.shift(&["a"], 0).await.unwrap();
+    fixture.has([None, None]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_in_force_is_refused() {
+    let fixture = fixture();
+    for (tables, percent, expect) in [
+        (&["c"][..], 25, "RouteTable mesh/c"),
+        (&[][..], 25, "selects no RouteTable"),
+        (&["a"][..], 101, "101 is not a percentage"),
+    ] {
+        let error = fixture.shift(tables, percent).await.unwrap_err();
+        assert!(error.contains(expect), "{error}");
+    }
+    assert_eq!(fixture.store.writes(), 0);
+}
