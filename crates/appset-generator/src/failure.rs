@@ -303,18 +303,8 @@ impl Failure {
 }
 
 impl From<Problem> for Failure {
-    fn from(mut problem: Problem) -> Self {
-        match &mut problem {
-            Problem::Value { path, found, .. } => {
-                *path = shown(path);
-                *found = shown(found);
-            }
-            Problem::Type { path, .. }
-            | Problem::UnknownKey { path, .. }
-            | Problem::Empty { path, .. }
-            | Problem::Conflict { path, .. } => *path = shown(path),
-        }
-        Self::Parameter(problem)
+    fn from(problem: Problem) -> Self {
+        Self::Parameter(problem.map(shown))
     }
 }
 

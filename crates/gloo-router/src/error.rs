@@ -9,6 +9,7 @@ use route_store::{ConnectError, StoreError};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShiftError {
     /// The Rollout has no canary strategy.
     #[error("Rollout {0} has no canary strategy: only canaries shift traffic")]
@@ -59,6 +60,7 @@ fn outcome(tables: &[ObjectKey]) -> String {
 /// Why one part of a call failed: one table, or an input of several tables. The other parts are carried out unless they would
 /// move more traffic to the canary.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// A table cannot be planned, or one of its routes was left unchanged.
     #[error(transparent)]
@@ -127,6 +129,7 @@ pub enum Failure {
 
 /// Why the intent of a SetWeight is outdated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outdated {
     /// The Rollout does not exist, or has another uid.
     Gone,
@@ -204,15 +207,9 @@ pub fn flags(error: &StoreError) -> Option<&'static str> {
         StoreError::Unreachable { source, .. } => match source.downcast_ref() {
             Some(ConnectError::Infer(_)) => Some("--kubeconfig"),
             Some(ConnectError::Kubeconfig { .. }) => Some("--kubeconfig, --context"),
-            Some(ConnectError::Proxy { .. } | ConnectError::Client(_)) | None => None,
+            _ => None,
         },
-        StoreError::NotFound { .. }
-        | StoreError::Conflict(_)
-        | StoreError::Rejected { .. }
-        | StoreError::Forbidden { .. }
-        | StoreError::Failing { .. }
-        | StoreError::Withdrawn { .. }
-        | StoreError::Unreadable { .. } => None,
+        _ => None,
     }
 }
 

@@ -62,6 +62,7 @@ pub type RetryTimeoutPolicyDoc = Document<RetryTimeoutPolicy>;
 
 /// Why a document cannot be decoded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DocumentError {
     /// The object has another kind.
     #[error("expected an object of kind {expected}, found kind {found}")]
@@ -92,6 +93,18 @@ pub enum DocumentError {
         #[source]
         source: serde_json::Error,
     },
+}
+
+impl DocumentError {
+    /// Returns the dotted path of the field that is wrong or absent.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Kind { .. } => "kind",
+            Self::Unnamed { path, .. } => path,
+            Self::Type { path, .. } => path,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

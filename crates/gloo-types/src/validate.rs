@@ -23,6 +23,7 @@ impl fmt::Display for Violation {
 
 /// A constraint of the RouteTable API.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Rule {
     /// None of `http`, `tcp` and `tls` has a route.
     #[error("a RouteTable needs at least one http, tcp or tls route")]

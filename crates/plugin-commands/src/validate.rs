@@ -346,7 +346,7 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
     while let Err(error) =
         PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
     {
-        let inside = path(config_path(&error.problem).unwrap_or_default());
+        let inside = path(error.problem.path().unwrap_or_default());
         // A value may be missing only because a wrong one was removed.
         let follows = match error.problem {
             ConfigProblem::NoSelector => !problems.is_empty(),
@@ -441,17 +441,6 @@ fn is_of_several_blocks(error: &ShiftError) -> bool {
     matches!(error, ShiftError::Config(error) if matches!(error.problem, ConfigProblem::SeveralPlugins(..)))
 }
 
-fn config_path(problem: &ConfigProblem) -> Option<&str> {
-    match problem {
-        ConfigProblem::Key(problem) => Some(problem.path()),
-        ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
-        ConfigProblem::MissingPlugin { .. }
-        | ConfigProblem::SeveralPlugins(..)
-        | ConfigProblem::Json(_)
-        | ConfigProblem::NoSelector => None,
-    }
-}
-
 fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
     path.iter().try_fold(value, |value, step| match step {
         Step::Key(key) => value.get(key),
@@ -479,12 +468,7 @@ fn remove(value: &mut Value, path: &[Step]) -> bool {
 }
 
 fn document(manifest: &Manifest, error: &DocumentError) -> Problem {
-    let at = match error {
-        DocumentError::Type { path, .. } => path,
-        DocumentError::Unnamed { path, .. } => *path,
-        DocumentError::Kind { .. } => "kind",
-    };
-    Problem::error(manifest.spot(&path(at)), error_chain(error))
+    Problem::error(manifest.spot(&path(error.path())), error_chain(error))
 }
 
 impl Problem {

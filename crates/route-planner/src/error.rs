@@ -14,6 +14,7 @@ pub struct ConfigError {
 
 /// What is wrong with a plugin block. Paths are dotted, from the top of the block.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigProblem {
     /// The Rollout configures other plugins only.
     #[error("trafficRouting.plugins has no {}; it has {}", .accepted.join(" or "), none_or(.found))]
@@ -51,8 +52,21 @@ pub enum ConfigProblem {
     NoSelector,
 }
 
+impl ConfigProblem {
+    /// Returns the path of the key that is wrong, if it is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Key(problem) => Some(problem.path()),
+            Self::NamespaceNotAllowed { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
 /// A table cannot be planned.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// The document contradicts the API.
     #[error(transparent)]
@@ -79,6 +93,7 @@ impl PlanError {
 
 /// Why a request is refused. The text contains the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The Rollout does not name a Service.
     #[error("the Rollout names no {role} Service: set spec.strategy.canary.{role}Service")]

@@ -144,6 +144,7 @@ impl Edit {
 
 /// One change of a table, with the value that it expects to find.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Edit {
     /// Changes the destinations of one route.
     Destinations {
@@ -263,6 +264,7 @@ pub struct Skip {
 
 /// Why a route is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SkipReason {
     /// This key of the plugin block does not select it.
     NotSelected(&'static str),
@@ -278,6 +280,7 @@ pub enum SkipReason {
 
 /// A warning for the owner of a table. It does not prevent the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Warning {
     /// The owner's weights violate a rule of Gloo.
     OwnerWeights {

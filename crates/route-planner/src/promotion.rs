@@ -78,6 +78,7 @@ pub enum Observation {
 
 /// Why traffic may not stay on the canary Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Broken {
     /// The canary Service has no ready endpoint.
     NoCanaryPod,

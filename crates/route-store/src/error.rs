@@ -9,6 +9,7 @@ use gloo_types::{NoSuchTable, ObjectKey, Resource};
 
 /// Why an object could not be read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The object or its resource type does not exist.
     #[error("{what} not found: create it or correct routeTableSelector")]

@@ -24,6 +24,7 @@ pub use unique::from_slice;
 
 /// What is wrong with a document. Paths are dotted, from the top.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Problem {
     /// The value of a key has the wrong type.
     #[error("{path} must be {expected}, found {found}")]
@@ -94,6 +95,21 @@ impl Problem {
             expected,
             found: type_name(found),
         }
+    }
+
+    /// Changes the path and the value, for example to shorten what somebody else wrote.
+    #[must_use]
+    pub fn map(mut self, change: impl Fn(&str) -> String) -> Self {
+        if let Self::Value { found, .. } = &mut self {
+            *found = change(found);
+        }
+        let (Self::Type { path, .. }
+        | Self::UnknownKey { path, .. }
+        | Self::Value { path, .. }
+        | Self::Empty { path, .. }
+        | Self::Conflict { path, .. }) = &mut self;
+        *path = change(path);
+        self
     }
 
     /// Path of the key that the problem is in.

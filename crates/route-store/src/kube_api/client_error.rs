@@ -8,6 +8,7 @@ use rustls::CertificateError;
 
 /// An error of kube's client, in words. Each `kube::Error` that reaches a person is converted to it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The API server answered with an error.
     #[error(transparent)]
@@ -68,6 +69,7 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Why the certificate of the API server is refused. rustls prints some of the reasons in Rust's debug form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CertificateFault {
     /// It is the certificate of an authority, which kubectl accepts from a server and rustls does not: whoever has the key of
     /// an authority can also issue certificates for other servers.

@@ -56,6 +56,7 @@ impl fmt::Display for KubeAccess {
 
 /// Why the client could not be created: the source of a [`StoreError::Unreachable`](crate::StoreError::Unreachable).
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// There is no usable configuration.
     #[error(
