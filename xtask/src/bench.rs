@@ -6,12 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    go,
-    matrix::RELEASES,
-    plugin::{self, target_dir},
-    record,
-    report::say,
-    toolchain,
+    go, plugin, record, releases::RELEASES, report::say, toolchain, workspace::target_dir,
 };
 
 /// The method whose last recorded call is decoded: gob sends type definitions only with the first calls.

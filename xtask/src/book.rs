@@ -6,9 +6,10 @@ use anyhow::{bail, ensure};
 use xshell::{Shell, cmd};
 
 use crate::{
-    plugin::{PLUGIN, target_dir},
+    plugin::PLUGIN,
     report::{Report, say},
     tidy, toolchain,
+    workspace::target_dir,
 };
 
 const MDBOOK: &str = "0.5.4";

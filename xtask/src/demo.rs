@@ -4,12 +4,7 @@ use std::path::{Path, PathBuf};
 
 use xshell::{Shell, cmd};
 
-use crate::{
-    go,
-    plugin::{PLUGIN, target_dir},
-    report::say,
-    traffic,
-};
+use crate::{go, plugin::PLUGIN, report::say, traffic, workspace::target_dir};
 
 /// The program with the page of a cluster.
 const CLUSTER: &str = "traffic_cluster";

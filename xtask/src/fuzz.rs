@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, toolchain};
+use crate::{report::say, toolchain, workspace::target_dir};
 
 const CARGO_FUZZ: &str = "0.13.2";
 

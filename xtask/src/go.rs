@@ -7,8 +7,9 @@ use xshell::{Cmd, Shell, cmd};
 
 use crate::{
     e2e,
-    matrix::RELEASES,
-    plugin::{self, PLUGIN, target_dir},
+    plugin::{self, PLUGIN},
+    releases::RELEASES,
+    workspace::target_dir,
 };
 
 /// The module whose `go.mod` pins the Go programs and packages of the tests.

@@ -13,6 +13,7 @@ mod matrix;
 mod needs;
 mod plugin;
 mod record;
+mod releases;
 mod report;
 mod soak;
 mod test;

@@ -1,4 +1,4 @@
-//! The tested releases of the controller, and the host tests with each of them: the same tests, with a `go.mod` for each release.
+//! The host tests with each tested release of the controller: the same tests, with a `go.mod` for each release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,48 +10,10 @@ use xshell::{Shell, cmd};
 
 use crate::{
     go::{self, MODULE, go},
-    plugin::target_dir,
+    releases::{RELEASES, Release},
     report::say,
+    workspace::target_dir,
 };
-
-/// A release of the Rollouts controller.
-pub(crate) struct Release {
-    pub(crate) version: &'static str,
-    /// Below [`MODULE`]; it pins the release and its dependencies.
-    pub(crate) go_mod: &'static str,
-    /// Build tags that exclude tests of features that the release does not have.
-    pub(crate) tags: &'static str,
-    /// Whether every run tests it, also with a cluster. True for the oldest and the two newest.
-    pub(crate) always: bool,
-}
-
-/// Oldest first.
-pub(crate) const RELEASES: &[Release] = &[
-    Release::always("1.5.1", "versions/1.5.1.mod", "before_1_8"),
-    Release::in_matrix("1.6.6", "versions/1.6.6.mod", "before_1_8"),
-    Release::in_matrix("1.7.2", "versions/1.7.2.mod", "before_1_8"),
-    Release::in_matrix("1.8.4", "versions/1.8.4.mod", ""),
-    Release::always("1.9.1", "go.mod", ""),
-    Release::always("1.10.1", "versions/1.10.1.mod", ""),
-];
-
-impl Release {
-    const fn always(version: &'static str, go_mod: &'static str, tags: &'static str) -> Self {
-        Self {
-            always: true,
-            ..Self::in_matrix(version, go_mod, tags)
-        }
-    }
-
-    const fn in_matrix(version: &'static str, go_mod: &'static str, tags: &'static str) -> Self {
-        Self {
-            version,
-            go_mod,
-            tags,
-            always: false,
-        }
-    }
-}
 
 /// Runs go vet and the host tests with all releases, or only the host tests with those that every run tests. The releases are
 /// tested in parallel, because each run is idle for 80 s.

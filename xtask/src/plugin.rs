@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::toolchain;
+use crate::{toolchain, workspace::target_dir};
 
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
@@ -47,12 +47,4 @@ fn built(sh: &Shell, kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     )
     .run()?;
     Ok(target_dir(sh).join(target).join("release"))
-}
-
-/// The target directory of cargo.
-pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
-    let dir = sh
-        .var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| "target".into(), PathBuf::from);
-    sh.current_dir().join(dir)
 }

@@ -6,7 +6,7 @@ use xshell::{Shell, cmd};
 
 use crate::{
     go::{MODULE, go},
-    matrix::RELEASES,
+    releases::RELEASES,
 };
 
 /// The directory of the recordings of the oldest and the newest release.

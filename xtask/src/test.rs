@@ -101,7 +101,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let is_parallel = with_go(Tier::Host) && has_rust;
     let mut host = None;
     if is_parallel {
-        let output = plugin::target_dir(sh).join("test-host.log");
+        let output = crate::workspace::target_dir(sh).join("test-host.log");
         let file = output.display();
         say(&format!(
             "the host tests run at the same time; their output goes to {file}"

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, wheels};
+use crate::{report::say, wheels, workspace::target_dir};
 
 /// The exact version: the oldest that the workspace supports, so that a test run proves this too.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::plugin::target_dir;
+use crate::workspace::target_dir;
 
 /// Whether there is a Python with pip.
 pub(crate) fn has_pip(sh: &Shell) -> bool {

@@ -1,7 +1,7 @@
-//! The packages of this repository from `cargo metadata`: their folders, and the dependencies between them.
+//! The packages of this repository from `cargo metadata`: their folders, and the dependencies between them. And the target directory.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -25,6 +25,14 @@ pub(crate) struct Package {
     pub(crate) uses: BTreeSet<String>,
     /// Folders of those that only its tests and examples depend on.
     pub(crate) tests_use: BTreeSet<String>,
+}
+
+/// The target directory of cargo.
+pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
+    let dir = sh
+        .var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| "target".into(), PathBuf::from);
+    sh.current_dir().join(dir)
 }
 
 impl Package {

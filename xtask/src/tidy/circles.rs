@@ -12,8 +12,7 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let codes: Vec<String> = files.iter().map(|file| code(&file.text)).collect();
     for (file, code) in files.iter().zip(&codes) {
         let in_src = file.path.split_once("/src/");
-        let in_crate = in_src.filter(|(folder, _)| folder.starts_with("crates/"));
-        if let Some((folder, module)) = in_crate.and_then(|(a, b)| Some((a, path_of(b)?))) {
+        if let Some((folder, module)) = in_src.and_then(|(a, b)| Some((a, path_of(b)?))) {
             let modules = crates.entry(folder).or_default();
             modules.insert(module, paths(code));
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, toolchain};
+use crate::{report::say, toolchain, workspace::target_dir};
 
 const CARGO_SEMVER_CHECKS: &str = "0.51.0";
 

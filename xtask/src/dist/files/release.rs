@@ -8,8 +8,9 @@ use xshell::{Cmd, Shell, cmd};
 
 use super::Platform;
 use crate::{
-    plugin::{LINK_FLAGS, LINKER, PLUGIN, target_dir},
+    plugin::{LINK_FLAGS, LINKER, PLUGIN},
     toolchain,
+    workspace::target_dir,
 };
 
 /// The commit of a release.
