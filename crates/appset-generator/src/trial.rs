@@ -744,11 +744,17 @@ mod tests {
                         if registry.is_some() && !image.is_object() {
                             request["registry"] = registry.into();
                         }
-                        for (key, value) in
-                            [("tag", "v1"), ("outputKey", "key"), ("layout", "rows")]
-                        {
+                        let rows = ("layout", "rows");
+                        for more in [
+                            &[("tag", "v1")][..],
+                            &[("outputKey", "key")],
+                            &[rows],
+                            &[rows, ("outputKey", "key")],
+                        ] {
                             let mut request = request.clone();
-                            request[key] = value.into();
+                            for (key, value) in more {
+                                request[*key] = (*value).into();
+                            }
                             requests.push(request);
                         }
                         requests.push(request);
