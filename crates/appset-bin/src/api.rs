@@ -249,11 +249,10 @@ async fn bounded(
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_panic)) => Err(Failure::Internal),
-        Err(_elapsed) => Err(Failure::Deadline {
-            seconds: deadline.as_secs(),
-            waiting: "waiting for the body of the request, for a processor or for a source"
-                .to_owned(),
-        }),
+        Err(_elapsed) => {
+            let waiting = "waiting for the body of the request, for a processor or for a source";
+            Err(Failure::Deadline(deadline.as_secs(), waiting.to_owned()))
+        }
     }
 }
 

@@ -70,14 +70,12 @@ impl Deadline {
         step: &str,
         future: impl Future<Output = T>,
     ) -> Result<T, Failure> {
-        let elapsed = |_| {
+        let ended = timeout_at(self.until, future).await;
+        ended.map_err(|_elapsed| {
             let (registry, repository) = (&image.registry, &image.repository);
-            Failure::Deadline {
-                seconds: self.seconds,
-                waiting: format!("registry {registry}, image {repository}: {step}"),
-            }
-        };
-        timeout_at(self.until, future).await.map_err(elapsed)
+            let waiting = format!("registry {registry}, image {repository}: {step}");
+            Failure::Deadline(self.seconds, waiting)
+        })
     }
 }
 
