@@ -21,8 +21,8 @@ use futures::{FutureExt as _, stream};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
 
-use crate::service::{Answered, Caller, Received, Refused, Service, cut};
-use crate::shares::Share;
+use crate::service::{Answered, Caller, Outcome, Refused, Service, cut};
+use crate::shares::{Held, Share};
 
 /// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
 const PATH: &str = "/api/v1/getparams.execute";
@@ -58,15 +58,9 @@ async fn execute(
     span.record("token", &caller.token);
     let profile = profile.map(|Path(profile)| profile);
     span.record("profile", profile.as_deref().map(cut));
-    let (_place, mut memory) = service.admit(&caller).await?;
-    let body = read(body, &mut memory).await?;
-    let received = Received {
-        profile,
-        token: caller.token,
-        body,
-        memory,
-    };
-    service.call(received).await
+    let (_place, memory) = service.admit(&caller).await?;
+    let body = read(body, memory).await?;
+    service.call(profile, caller.token, body).await
 }
 
 impl FromRequestParts<Arc<Service>> for Caller {
@@ -110,62 +104,37 @@ fn bearer(header: &[u8]) -> Result<&[u8], Failure> {
 }
 
 /// Reads a body, whose size is added to `memory` while it arrives.
-async fn read(body: Body, memory: &mut Share) -> Result<Vec<u8>, Failure> {
+async fn read(body: Body, mut memory: Share) -> Result<Held, Failure> {
     let mut body = Limited::new(body, MAX_BODY);
-    let mut read = Vec::new();
+    let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
             true => Failure::BodyTooLarge(MAX_BODY),
             false => Failure::Body(error.to_string()),
         })?;
-        if let Ok(bytes) = frame.into_data() {
-            memory.grow(bytes.len())?;
-            read.extend_from_slice(&bytes);
+        if let Ok(part) = frame.into_data() {
+            memory.grow(part.len())?;
+            bytes.extend_from_slice(&part);
         }
     }
-    Ok(read)
-}
-
-/// The bytes of a body with their memory, which is free when the last part of them is written.
-struct Held {
-    bytes: Vec<u8>,
-    _memory: Share,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// The number of sets in a response, and their source.
-#[derive(Clone)]
-struct Outcome {
-    source: String,
-    count: usize,
+    Ok(Held { bytes, memory })
 }
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response {
-        let outcome = Outcome {
-            source: self.source,
-            count: self.count,
-        };
+        // The memory is free when the last part of the body is written.
+        let mut rest = Bytes::from_owner(self.body);
         let headers = [
             (header::CONTENT_TYPE, JSON.to_owned()),
-            (header::CONTENT_LENGTH, self.body.len().to_string()),
+            (header::CONTENT_LENGTH, rest.len().to_string()),
         ];
-        let mut rest = Bytes::from_owner(Held {
-            bytes: self.body,
-            _memory: self.memory,
-        });
         // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
         let parts = std::iter::from_fn(move || {
             let size = rest.len().min(PART);
             (size > 0).then(|| Ok::<_, Infallible>(rest.split_to(size)))
         });
         let body = Body::from_stream(stream::iter(parts));
-        (headers, Extension(outcome), body).into_response()
+        (headers, Extension(self.outcome), body).into_response()
     }
 }
 
@@ -249,11 +218,10 @@ async fn bounded(
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_panic)) => Err(Failure::Internal),
-        Err(_elapsed) => Err(Failure::Deadline {
-            seconds: deadline.as_secs(),
-            waiting: "waiting for the body of the request, for a processor or for a source"
-                .to_owned(),
-        }),
+        Err(_elapsed) => {
+            let waiting = "waiting for the body of the request, for a processor or for a source";
+            Err(Failure::Deadline(deadline.as_secs(), waiting.to_owned()))
+        }
     }
 }
 

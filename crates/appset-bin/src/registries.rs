@@ -126,7 +126,7 @@ impl Registries {
         };
         let is_of_registry = matches!(
             failure,
-            Failure::Registry { .. } | Failure::Upstream(_) | Failure::Deadline { .. }
+            Failure::Registry { .. } | Failure::Upstream(_) | Failure::Deadline(..)
         );
         let last = self.seen.get(&image).filter(|_| is_of_registry);
         match (last, stale_for) {

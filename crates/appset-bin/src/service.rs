@@ -17,7 +17,7 @@ use crate::compute::{Compute, Turn};
 use crate::ledger::{self, Call, Hash, Ledger};
 use crate::live::{Certificate, Live, LiveTokens, server_config};
 use crate::metrics::Metrics;
-use crate::shares::{Share, Shares};
+use crate::shares::{Held, Share, Shares};
 use crate::sources::Sources;
 
 /// A caller with a known token.
@@ -56,24 +56,17 @@ pub(crate) struct Service {
     suspects: Mutex<BTreeSet<String>>,
 }
 
-/// A call whose body was read.
-pub(crate) struct Received {
-    /// The profile in the path, if it names one.
-    pub(crate) profile: Option<String>,
-    pub(crate) token: String,
-    pub(crate) body: Vec<u8>,
-    /// The memory that the body uses.
-    pub(crate) memory: Share,
-}
-
 /// The answer to a call.
 pub(crate) struct Answered {
+    pub(crate) outcome: Outcome,
+    pub(crate) body: Held,
+}
+
+/// The number of sets in an answer, and their source.
+#[derive(Clone)]
+pub(crate) struct Outcome {
     pub(crate) source: String,
-    /// The number of sets.
     pub(crate) count: usize,
-    pub(crate) body: Vec<u8>,
-    /// The memory that the body uses.
-    pub(crate) memory: Share,
 }
 
 /// A failure, with the name of the source if the request could be resolved.
@@ -173,14 +166,19 @@ impl Service {
         Ok((place, self.memory.share(&caller.token, caller.is_only)))
     }
 
-    /// Answers a call.
+    /// Answers a call with this token. `profile` is the profile in the path, if it names one.
     ///
     /// All work is done where [`Compute`] allows it, and what it makes of a request is gone before the next work begins. So not more
     /// requests are in memory in this form, which is much larger than the body, than there are places, and few long ones.
-    pub(crate) async fn call(self: &Arc<Self>, received: Received) -> Result<Answered, Refused> {
-        let (service, runtime) = (Arc::clone(self), Handle::current());
-        let token = received.token.clone();
-        let read = move |turn: &Turn| service.read(received, &runtime, turn);
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        profile: Option<String>,
+        token: String,
+        body: Held,
+    ) -> Result<Answered, Refused> {
+        let (service, of_read, runtime) = (Arc::clone(self), token.clone(), Handle::current());
+        let read =
+            move |turn: &Turn| service.read(profile.as_deref(), &of_read, body, &runtime, turn);
         let (config, images, output, memory) = match self.compute.run(&token, read).await? {
             Step::Done(answered) => return Ok(answered),
             Step::LookUp(config, images, output, memory) => (config, images, output, memory),
@@ -196,13 +194,20 @@ impl Service {
     }
 
     /// Reads a call, and answers it unless registries must be asked.
-    fn read(&self, received: Received, runtime: &Handle, turn: &Turn) -> Result<Step, Refused> {
-        let request = Request::from_body(&received.body)?;
-        drop(received.body);
+    fn read(
+        &self,
+        profile: Option<&str>,
+        token: &str,
+        body: Held,
+        runtime: &Handle,
+        turn: &Turn,
+    ) -> Result<Step, Refused> {
+        let Held { bytes, memory } = body;
+        let request = Request::from_body(&bytes)?;
+        drop(bytes);
         let span = Span::current();
         span.record("application_set", cut(&request.application_set));
         let config = self.sources.config.current();
-        let (profile, token) = (received.profile.as_deref(), received.token.as_str());
         // The answer is recorded if push refresh is configured.
         let is_recorded = config.refresh().is_some() && request.object_name().is_some();
         let recorded = is_recorded.then(|| Call::new(profile, token, &request));
@@ -212,7 +217,7 @@ impl Service {
         span.record("source", output.source());
         let source = match query.source {
             SourceQuery::ImageDigests(images) => {
-                return Ok(Step::LookUp(config, images, output, received.memory));
+                return Ok(Step::LookUp(config, images, output, memory));
             }
             source => source,
         };
@@ -221,10 +226,10 @@ impl Service {
             turn.leave();
         }
         let sets = runtime.block_on(self.sources.sets(&config, source, &|| turn.go_on()));
-        let answered = sets.and_then(|sets| self.write(&output, sets, received.memory));
+        let answered = sets.and_then(|sets| self.write(&output, sets, memory));
         let answered = answered.map_err(Refused::of(output.source()))?;
         if let Some(call) = recorded.flatten() {
-            let hash = ledger::hash(&answered.body);
+            let hash = ledger::hash(&answered.body.bytes);
             self.ledger().answered(call, hash, Instant::now());
         }
         Ok(Step::Done(answered))
@@ -240,11 +245,11 @@ impl Service {
         let answer = output.answer(sets)?;
         let size = answer.size(self.max_answer)?;
         memory.grow(size)?;
+        let (source, count) = (output.source().to_owned(), answer.count());
+        let bytes = answer.to_body(size)?;
         Ok(Answered {
-            source: output.source().to_owned(),
-            count: answer.count(),
-            body: answer.to_body(size)?,
-            memory,
+            outcome: Outcome { source, count },
+            body: Held { bytes, memory },
         })
     }
 

@@ -13,14 +13,9 @@ pub(crate) struct Shares {
     most: usize,
     /// The failure of a call for which too little is free.
     failure: Failure,
-    held: Mutex<Held>,
+    /// What each token holds.
+    held: Mutex<HashMap<String, usize>>,
     freed: Notify,
-}
-
-#[derive(Default)]
-struct Held {
-    all: usize,
-    by_token: HashMap<String, usize>,
 }
 
 /// What one call holds. It goes back when the value is dropped.
@@ -30,6 +25,18 @@ pub(crate) struct Share {
     /// Whether there is no other token, which would need a share.
     is_only: bool,
     amount: usize,
+}
+
+/// Bytes with the memory that they use, which is free when they are dropped.
+pub(crate) struct Held {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) memory: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Shares {
@@ -63,7 +70,7 @@ impl Shares {
         own <= half && (own <= quarter || !is_last_quarter)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,14 +79,13 @@ impl Share {
     /// Takes `amount` more, if it is free for the token.
     pub(crate) fn grow(&mut self, amount: usize) -> Result<(), Failure> {
         let mut held = self.shares.lock();
-        let own = held.by_token.get(&self.token).copied();
+        let own = held.get(&self.token).copied();
         let own = own.unwrap_or_default().saturating_add(amount);
-        let all = held.all.saturating_add(amount);
+        let all = held.values().sum::<usize>().saturating_add(amount);
         if all > self.shares.most || !(self.is_only || self.shares.allows(own, all)) {
             return Err(self.shares.failure.clone());
         }
-        held.all = all;
-        held.by_token.insert(self.token.clone(), own);
+        held.insert(self.token.clone(), own);
         self.amount += amount;
         Ok(())
     }
@@ -108,11 +114,10 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut held = self.shares.lock();
-        held.all = held.all.saturating_sub(self.amount);
-        if let Some(own) = held.by_token.get_mut(&self.token) {
+        if let Some(own) = held.get_mut(&self.token) {
             *own = own.saturating_sub(self.amount);
             if *own == 0 {
-                held.by_token.remove(&self.token);
+                held.remove(&self.token);
             }
         }
         drop(held);
@@ -137,8 +142,7 @@ mod tests {
         }
         assert_eq!(got, expect, "{tokens} of {most}");
         drop(taken);
-        let held = shares.lock();
-        assert_eq!((held.all, held.by_token.len()), (0, 0));
+        assert!(shares.lock().is_empty());
     }
 
     #[test]

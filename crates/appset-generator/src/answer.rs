@@ -189,7 +189,7 @@ impl Output {
         let (found, min) = (sets.len(), self.min);
         // Before the case of no set, whose message advises what `minItems` forbids.
         if found < min {
-            return Err(Failure::TooFew { found, min });
+            return Err(Failure::TooFew(found, min));
         }
         let mut sets = sets.into_iter();
         match (sets.next(), self.max) {
@@ -197,7 +197,7 @@ impl Output {
                 let empty = || Failure::Empty(format!("source {}", self.source));
                 self.on_empty.map(Answer::Empty).ok_or_else(empty)
             }
-            (Some(_), Some(max)) if found > max => Err(Failure::TooMany { found, max }),
+            (Some(_), Some(max)) if found > max => Err(Failure::TooMany(found, max)),
             (Some(first), _) => Ok(Answer::Sets(first, sets.collect())),
         }
     }

@@ -9,7 +9,7 @@ use strict_json::{Block, Problem};
 
 use crate::error::{ConfigError, joined};
 use crate::keys::{blank, has_blanks, text};
-use crate::matching::LabelSelector;
+use crate::matching::{LabelSelector, Labels};
 use crate::{Failure, ParameterSet};
 
 /// Argo CD's name of the cluster in which it runs.
@@ -55,7 +55,7 @@ pub type ByCluster<K> = BTreeMap<String, Vec<Arc<Document<K>>>>;
 pub struct Namespaces(BTreeMap<String, Result<NamespaceLabels, String>>);
 
 /// The labels of each namespace of a cluster, by name.
-pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+pub type NamespaceLabels = BTreeMap<String, Labels>;
 
 /// The namespaces in which sources read objects, by kind. An answer is computed from all objects of a kind in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,8 +108,8 @@ impl Clusters {
         if self.names().any(|known| known == name) {
             return Ok(());
         }
-        let known = joined(self.names());
-        Err(ConfigError::UnknownCluster(path, name.to_owned(), known))
+        let (name, known) = (name.to_owned(), joined(self.names()));
+        Err(ConfigError::Unknown(path, "cluster", name, known))
     }
 }
 
@@ -125,11 +125,8 @@ impl ClusterAccess {
 }
 
 /// Returns the objects of `cluster`.
-pub(crate) fn objects_of<'o, K>(
-    objects: &'o ByCluster<K>,
-    cluster: &str,
-) -> &'o [Arc<Document<K>>] {
-    objects.get(cluster).map(Vec::as_slice).unwrap_or_default()
+pub(crate) fn objects_of<'o, K>(all: &'o ByCluster<K>, cluster: &str) -> &'o [Arc<Document<K>>] {
+    all.get(cluster).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns the only object of `cluster`, called `a`, with these labels.
@@ -144,15 +141,18 @@ pub(crate) fn example<K: Resource>(
     Ok([(cluster.to_owned(), vec![Arc::new(object)])].into())
 }
 
+/// The sets of a source, by their keys.
+pub(crate) type Sets = BTreeMap<String, ParameterSet>;
+
 /// Returns the sets that `sets_of` finds in each of `clusters`, in the order of their keys.
 ///
 /// If there are several clusters, a failure names its cluster.
 pub(crate) fn in_each<'c>(
     clusters: impl ExactSizeIterator<Item = &'c String>,
-    sets_of: impl Fn(&str) -> Result<BTreeMap<String, ParameterSet>, Failure>,
+    sets_of: impl Fn(&str) -> Result<Sets, Failure>,
 ) -> Result<Vec<ParameterSet>, Failure> {
     let are_several = clusters.len() > 1;
-    let mut sets = BTreeMap::new();
+    let mut sets = Sets::new();
     for cluster in clusters {
         sets.extend(sets_of(cluster).map_err(|failure| match are_several {
             true => failure.in_cluster(cluster),
@@ -231,7 +231,7 @@ pub(crate) struct Reach {
 /// Which namespaces of a cluster a source may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Scope {
-    All,
+    /// Namespaces, or only [`ALL`].
     Named(Vec<String>),
     /// The namespaces whose labels match at the time of a request.
     Labelled(LabelSelector),
@@ -249,18 +249,15 @@ impl Reach {
         }
     }
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
+    pub(crate) fn from_config(source: &Block<'_>, known: &Clusters) -> Result<Self, ConfigError> {
         let asked = source.optional_strings("clusters")?;
-        let asked = asked.unwrap_or_else(|| clusters.names().cloned().collect());
+        let asked = asked.unwrap_or_else(|| known.names().cloned().collect());
         if asked.is_empty() {
             let (path, needed) = (source.path("clusters"), "the name of a cluster");
             return Err(Problem::Empty { path, needed }.into());
         }
         for name in &asked {
-            clusters.check(name, source.path("clusters"))?;
+            known.check(name, source.path("clusters"))?;
         }
         let selector = source.optional_block("namespaceSelector", &LabelSelector::KEYS)?;
         let (scope, key) = match (selector, source.value("namespaces")) {
@@ -288,7 +285,6 @@ impl Reach {
         let places = self.clusters.iter().map(|cluster| Place {
             cluster: cluster.clone(),
             namespaces: match &self.scope {
-                Scope::All => vec![ALL.to_owned()],
                 Scope::Named(names) => names.clone(),
                 Scope::Labelled(selector) => known.selected(cluster, selector).unwrap_or_default(),
             },
@@ -324,13 +320,13 @@ impl Reach {
             return Ok(places);
         }
         if let Some(namespace) = asked.iter().find(|one| !admitted.contains(one)) {
-            let remedy = if self.is_by_label() {
-                format!("give it the labels of {}", self.key)
-            } else {
-                format!("have it added to {}", self.key)
+            let remedy = match self.is_by_label() {
+                true => "give it the labels of",
+                false => "have it added to",
             };
             return Err(Failure::Forbidden(format!(
-                "namespace {namespace} is not allowed: {remedy}, and have it added to the namespaces of the profile"
+                "namespace {namespace} is not allowed: {remedy} {}, and have it added to the namespaces of the profile",
+                self.key
             )));
         }
         // Labels change, so a selector that matches no namespace finds nothing. It is not an error of the configuration.
@@ -375,14 +371,11 @@ impl Reach {
         asked: Option<&str>,
         allowed: &Allowed<'_>,
     ) -> Result<Vec<&String>, Failure> {
-        let is_allowed = |cluster: &&String| {
-            let mut clusters = allowed.clusters.iter().copied();
-            clusters.all(|clusters| clusters.contains(cluster))
-        };
         let is_asked = |cluster: &&String| asked.is_none_or(|asked| *cluster == asked);
-        let asked = self.clusters.iter().filter(is_asked);
-        let admitted: Vec<_> = asked.clone().filter(is_allowed).collect();
-        match asked.clone().next() {
+        let asked: Vec<_> = self.clusters.iter().filter(is_asked).collect();
+        let mut admitted = asked.clone();
+        admitted.retain(|one| allowed.clusters.is_none_or(|all| all.contains(one)));
+        match asked.first() {
             Some(cluster) if admitted.is_empty() => Err(Failure::Forbidden(format!(
                 "cluster {cluster} is not allowed: have it added to the clusters of the profile"
             ))),
@@ -396,27 +389,17 @@ impl Reach {
         asked: &[String],
         allowed: &Allowed<'_>,
     ) -> Result<Vec<String>, Failure> {
-        let labelled;
         let there = match &self.scope {
-            Scope::All => None,
-            Scope::Named(names) => Some(names),
-            Scope::Labelled(selector) => {
-                labelled = allowed.known.selected(cluster, selector)?;
-                Some(&labelled)
-            }
+            Scope::Named(names) => names,
+            Scope::Labelled(selector) => &allowed.known.selected(cluster, selector)?,
         };
-        let candidates = match (asked.is_empty(), there, allowed.namespaces) {
-            (false, _, _) => asked,
-            (true, Some(there), _) => there,
-            (true, None, Some(allowed)) => allowed,
-            (true, None, None) => return Ok(vec![ALL.to_owned()]),
-        };
+        let there = Some(there.as_slice()).filter(|it| *it != [ALL]);
+        let asked = Some(asked).filter(|it| !it.is_empty());
+        let lists = [asked, there, allowed.namespaces].into_iter().flatten();
         // Each list may be long.
-        let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<_>>();
-        let limits = [there.map(|there| set(there)), allowed.namespaces.map(set)];
-        let admitted = set(candidates).into_iter();
-        let admitted = admitted.filter(|one| limits.iter().flatten().all(|it| it.contains(one)));
-        Ok(admitted.collect())
+        let sets = lists.map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
+        let admitted = sets.reduce(|one, other| &one & &other);
+        Ok(admitted.map_or_else(|| vec![ALL.to_owned()], Vec::from_iter))
     }
 }
 
@@ -425,7 +408,7 @@ impl Scope {
     fn named(source: &Block<'_>) -> Result<Self, ConfigError> {
         let is_star = source.value("namespaces").is_some_and(|value| value == ALL);
         if is_star || source.strings("namespaces")?.iter().any(|one| one == ALL) {
-            return Ok(Self::All);
+            return Ok(Self::Named(vec![ALL.to_owned()]));
         }
         let names = source.object_names("namespaces")?;
         if names.is_empty() {

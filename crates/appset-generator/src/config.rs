@@ -94,8 +94,7 @@ impl Config {
             profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
         }
         for profile in profiles.values() {
-            profile.check_requests_with(&profiles)?;
-            profile.check_passed_on(&profiles, &sources)?;
+            profile.check_requests_with(&profiles, &sources)?;
             profile.check_answers(&sources)?;
         }
         Ok(Self {

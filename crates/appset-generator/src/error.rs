@@ -10,14 +10,9 @@ pub enum ConfigError {
     /// The text is not YAML.
     #[error("the configuration is not YAML: {0}")]
     Yaml(String),
-    /// A number that would be printed in another way than it was written.
-    #[error("{path} is {written}, a number that would become another text: quote it")]
-    Spelling {
-        /// The path of the key.
-        path: String,
-        /// The number as it was written.
-        written: String,
-    },
+    /// A number that would be printed in another way than it was written: the path of the key, and the number as it was written.
+    #[error("{0} is {1}, a number that would become another text: quote it")]
+    Spelling(String, String),
     /// A key is unknown or has an invalid value.
     #[error(transparent)]
     Key(#[from] Problem),
@@ -32,12 +27,9 @@ pub enum ConfigError {
         "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
     )]
     InputKey(String),
-    /// A profile names a source that is not configured: the path of the key, the name, and the configured names.
-    #[error("{0} names the unknown source {1}: use one of {2}")]
-    UnknownSource(String, String, String),
-    /// A source or a profile names a cluster that is not configured: the path of the key, the name, and the configured names.
-    #[error("{0} names the unknown cluster {1}: use one of {2}")]
-    UnknownCluster(String, String, String),
+    /// A source or a profile names what is not configured: the path of the key, the kind, the name, and the configured names.
+    #[error("{0} names the unknown {1} {2}: use one of {3}")]
+    Unknown(String, &'static str, String, String),
     /// `clusters` is empty.
     #[error(
         "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
@@ -46,9 +38,6 @@ pub enum ConfigError {
     /// Several clusters are configured, and it is unknown which of them has the Workspaces.
     #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
     NoManagementCluster(String),
-    /// `requestsWith` names a profile that is not configured: the path of the key, the name, and the configured names.
-    #[error("{0} names the unknown profile {1}: use one of {2}")]
-    UnknownProfile(String, String, String),
     /// `requestsWith` leads back to its own profile.
     #[error("{0} leads back to profile {1}: let only one of the two profiles name the other")]
     Cycle(String, String),

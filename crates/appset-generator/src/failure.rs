@@ -23,33 +23,19 @@ pub enum Failure {
     /// A value cannot be in the output.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// The request names no source, and the profile does not offer exactly one.
-    #[error("source is missing{}: set it to one of {known}", hint.as_deref().unwrap_or_default())]
-    NoSource {
-        /// The sources that the profile offers.
-        known: String,
-        /// A key of the request that may be meant.
-        hint: Option<String>,
-    },
-    /// The request names a source that the profile does not offer.
-    #[error("unknown source {name}: use one of {known}")]
-    UnknownSource {
-        /// The name in the request.
-        name: String,
-        /// The sources that the profile offers.
-        known: String,
-    },
-    /// A parameter contains a template that Argo CD did not resolve.
+    /// The request names no source, and the profile does not offer exactly one: the text about a key of the request that may be
+    /// meant, which may be empty, and the sources that the profile offers.
+    #[error("source is missing{0}: set it to one of {1}")]
+    NoSource(String, String),
+    /// The request names a source that the profile does not offer: the name, and the sources that it offers.
+    #[error("unknown source {0}: use one of {1}")]
+    UnknownSource(String, String),
+    /// A parameter contains a template that Argo CD did not resolve: the path of the parameter, and its value.
     #[error(
-        "parameter {path} is \"{}\", an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key",
-        text.escape_debug()
+        "parameter {0} is \"{text}\", an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key",
+        text = .1.escape_debug()
     )]
-    UnresolvedTemplate {
-        /// The path of the parameter.
-        path: String,
-        /// The value of the parameter.
-        text: String,
-    },
+    UnresolvedTemplate(String, String),
     /// The request has no header with a token.
     #[error(
         "the request has no token: set token in the ConfigMap to the key of a Secret, or add the header Authorization: Bearer <token>"
@@ -95,22 +81,12 @@ pub enum Failure {
         "{0} found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow"
     )]
     Empty(String),
-    /// The source found fewer sets than `minItems`.
-    #[error("{found} sets were found, minItems is {min}")]
-    TooFew {
-        /// The number of sets.
-        found: usize,
-        /// `minItems`.
-        min: usize,
-    },
-    /// The source found more sets than `maxItems`.
-    #[error("{found} sets were found, maxItems is {max}")]
-    TooMany {
-        /// The number of sets.
-        found: usize,
-        /// `maxItems`.
-        max: usize,
-    },
+    /// The source found this number of sets, which is less than `minItems`.
+    #[error("{0} sets were found, minItems is {1}")]
+    TooFew(usize, usize),
+    /// The source found this number of sets, which is more than `maxItems`.
+    #[error("{0} sets were found, maxItems is {1}")]
+    TooMany(usize, usize),
     /// An image does not exist, and the request does not allow to answer without it.
     #[error(
         "image {0} not found: correct the image or its tag; for a preview that waits for its build, set onMissing: skip and onEmpty: allow"
@@ -173,14 +149,9 @@ pub enum Failure {
     /// The source does not know all objects yet.
     #[error("{0}")]
     NotReady(String),
-    /// The deadline of the call passed.
-    #[error("no answer within {seconds} s: {waiting}")]
-    Deadline {
-        /// The deadline, in seconds.
-        seconds: u64,
-        /// What the call was waiting for.
-        waiting: String,
-    },
+    /// The deadline of the call passed: its length in seconds, and what the call was waiting for.
+    #[error("no answer within {0} s: {1}")]
+    Deadline(u64, String),
 }
 
 /// The class of a failure, for clients and metrics.
@@ -217,9 +188,9 @@ impl Failure {
             Self::Body(_)
             | Self::Parameter(_)
             | Self::Field(_)
-            | Self::NoSource { .. }
-            | Self::UnknownSource { .. }
-            | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
+            | Self::NoSource(..)
+            | Self::UnknownSource(..)
+            | Self::UnresolvedTemplate(..) => (400, "invalid_input"),
             // The documentation of Argo CD requires 403 for a missing token as well as for a wrong one.
             Self::NoToken | Self::OtherScheme | Self::EmptyToken => (403, "unauthenticated"),
             Self::WrongToken | Self::TokenReference | Self::Forbidden(_) => (403, "forbidden"),
@@ -227,8 +198,8 @@ impl Failure {
             Self::UnknownPath => (404, "unknown_path"),
             Self::Method => (405, "method"),
             Self::Empty(_) => (409, "guard_empty"),
-            Self::TooFew { .. } => (409, "guard_min_items"),
-            Self::TooMany { .. } => (409, "guard_max_items"),
+            Self::TooFew(..) => (409, "guard_min_items"),
+            Self::TooMany(..) => (409, "guard_max_items"),
             Self::MissingImage(_) => (409, "missing_image"),
             Self::MissingPlatform { .. } => (409, "missing_platform"),
             Self::MissingTable(_) => (409, "missing_table"),
@@ -240,7 +211,7 @@ impl Failure {
             Self::Internal => (500, "internal"),
             Self::Upstream(_) | Self::Registry { .. } => (502, "upstream"),
             Self::NotReady(_) => (503, "not_ready"),
-            Self::Deadline { .. } => (504, "deadline"),
+            Self::Deadline(..) => (504, "deadline"),
         };
         Code { status, name }
     }
@@ -260,13 +231,13 @@ impl Failure {
     pub fn to_log(&self) -> String {
         match self {
             Self::Parameter(problem) => format!("parameter {} is wrong", problem.path()),
-            Self::UnresolvedTemplate { path, .. } => {
+            Self::UnresolvedTemplate(path, _) => {
                 format!("parameter {path} is an unresolved template")
             }
             Self::Body(_) => "the body is not a request for parameters".to_owned(),
             Self::Field(_) => "a value cannot be in the output".to_owned(),
-            Self::UnknownSource { known, .. } => format!("unknown source: use one of {known}"),
-            Self::NoSource { known, .. } => format!("source is missing: set it to one of {known}"),
+            Self::UnknownSource(_, known) => format!("unknown source: use one of {known}"),
+            Self::NoSource(_, known) => format!("source is missing: set it to one of {known}"),
             Self::Forbidden(_) => "the request is not allowed".to_owned(),
             Self::UnknownProfile(_) => "unknown profile".to_owned(),
             Self::MissingImage(_) => "image not found".to_owned(),
@@ -287,8 +258,8 @@ impl Failure {
             | Self::UnknownPath
             | Self::Method
             | Self::Empty(_)
-            | Self::TooFew { .. }
-            | Self::TooMany { .. }
+            | Self::TooFew(..)
+            | Self::TooMany(..)
             | Self::BodyTooLarge(_)
             | Self::AnswerTooLarge(_)
             | Self::Busy(_)
@@ -297,7 +268,7 @@ impl Failure {
             | Self::Internal
             | Self::Upstream(_)
             | Self::NotReady(_)
-            | Self::Deadline { .. } => self.to_string(),
+            | Self::Deadline(..) => self.to_string(),
         }
     }
 }
@@ -334,7 +305,7 @@ mod tests {
                 Failure::Body(text.clone()),
                 Failure::Forbidden(text.clone()),
                 Failure::Upstream(text.clone()),
-                Failure::UnresolvedTemplate { path: text.clone(), text },
+                Failure::UnresolvedTemplate(text.clone(), text),
             ];
             for failure in failures {
                 let body: serde_json::Value = serde_json::from_slice(&failure.to_body("id")).unwrap();
@@ -355,14 +326,8 @@ mod tests {
                 found: value.clone(),
                 expected: "a tag".into(),
             }),
-            Failure::UnresolvedTemplate {
-                path: "tag".to_owned(),
-                text: shown(&value),
-            },
-            Failure::UnknownSource {
-                name: shown(&value),
-                known: "hello".to_owned(),
-            },
+            Failure::UnresolvedTemplate("tag".to_owned(), shown(&value)),
+            Failure::UnknownSource(shown(&value), "hello".to_owned()),
         ];
         for failure in failures {
             let text = failure.to_string();

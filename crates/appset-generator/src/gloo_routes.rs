@@ -19,13 +19,13 @@ use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Served, readable};
 use crate::clusters::{
-    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, in_each, objects_of,
+    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, Sets, example, in_each, objects_of,
 };
 use crate::error::ConfigError;
 use crate::keys::{Schema, is_second};
 use crate::matching::LabelSelector;
-use crate::set::{Identity, hosts};
-use crate::{Failure, Field, ParameterSet};
+use crate::set::hosts;
+use crate::{Failure, Field, FieldError, ParameterSet};
 
 /// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +65,8 @@ impl GlooRoutes {
         output_key: "gloo",
     };
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
-        let reach = Reach::from_config(source, clusters)?;
+    pub(crate) fn from_config(source: &Block<'_>, known: &Clusters) -> Result<Self, ConfigError> {
+        let reach = Reach::from_config(source, known)?;
         Ok(Self { reach })
     }
 
@@ -153,7 +150,7 @@ impl RouteQuery {
         cluster: &str,
         tables: &[Arc<RouteTableDoc>],
         go_on: GoOn<'_>,
-    ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
+    ) -> Result<Sets, Failure> {
         let mut selector = self.tables.get(cluster).cloned().unwrap_or_default();
         if selector.namespaces == [ALL] && !tables.is_empty() {
             let namespaces = tables.iter().map(|table| table.key().namespace.clone());
@@ -161,7 +158,7 @@ impl RouteQuery {
         }
         let readable = readable(tables.iter().map(AsRef::as_ref));
         let mut delegation = Delegation::new(&readable);
-        let mut sets = BTreeMap::new();
+        let mut sets = Sets::new();
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             go_on()?;
             let spec = table.spec().map_err(Failure::unreadable)?;
@@ -171,11 +168,8 @@ impl RouteQuery {
                 true => routes.first().map(|_| None).into_iter().collect(),
                 false => rows(owners(table, &spec), routes).map(Some).collect(),
             };
-            for row in rows {
-                let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
-                let mut set = ParameterSet::default();
-                set.insert(GlooRoutes::SCHEMA.output_key, fields)?;
-                sets.insert(identity.key, set);
+            for row in &rows {
+                sets.extend([self.set(cluster, table, &spec, &place, row.as_ref())?]);
             }
         }
         Ok(sets)
@@ -208,18 +202,18 @@ impl RouteQuery {
         Ok(routes.map(|(route, _)| route).collect())
     }
 
-    fn fields(
+    /// Makes the set of a table, or of a route of it, with its key.
+    fn set(
         &self,
         cluster: &str,
         table: &RouteTableDoc,
         spec: &RouteTableSpec,
         place: &Served,
-        row: Option<Row<'_>>,
-    ) -> (Identity, Field) {
+        row: Option<&Row<'_>>,
+    ) -> Result<(String, ParameterSet), FieldError> {
         let name = table.key();
         let mut parts = vec![cluster, name.namespace.as_str(), name.name.as_str()];
-        parts.extend(row.as_ref().map(|row| row.id.as_str()));
-        let identity = Identity::of(&parts);
+        parts.extend(row.map(|row| row.id.as_str()));
         let mut problems: Vec<&str> = place.problems.iter().copied().collect();
         let route = row.map(|row| {
             problems.extend(row.problem);
@@ -247,9 +241,8 @@ impl RouteQuery {
             ("hostsKnown", place.hosts_known.into()),
             ("routeTable", route_table),
         ];
-        let fields = identity.fields().into_iter().chain(hosts(&place.hosts));
-        let fields = fields.chain(own).chain(route).collect();
-        (identity, fields)
+        let fields = hosts(&place.hosts).into_iter().chain(own).chain(route);
+        ParameterSet::of(GlooRoutes::SCHEMA.output_key, &parts, fields)
     }
 }
 
@@ -375,10 +368,8 @@ impl Destinations {
             return Err(parameters.conflict("include", "granularity"));
         }
         let service = parameters.block("stableService", &["name", "namespace"])?;
-        let (name, namespace) = (
-            service.object_name("name")?,
-            service.object_name("namespace")?,
-        );
+        let name = service.object_name("name")?;
+        let namespace = service.object_name("namespace")?;
         if name.is_none() && namespace.is_some() {
             return Err(service.empty("name"));
         }

@@ -8,11 +8,13 @@ use gloo_types::{
 use serde_json::{Value, json};
 use strict_json::{Block, object_name};
 
-use crate::clusters::{Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, objects_of};
+use crate::clusters::{
+    Allowed, ByCluster, Clusters, GoOn, Place, Reach, Sets, example, objects_of,
+};
 use crate::error::{ConfigError, joined};
 use crate::keys::{Schema, flag, has_blanks, text};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
-use crate::set::Identity;
+use crate::set::Fields;
 use crate::{Failure, Field, ParameterSet};
 
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
@@ -65,17 +67,14 @@ impl GlooWorkspaces {
         output_key: "gloo",
     };
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
-        let mut names = clusters.names();
+    pub(crate) fn from_config(source: &Block<'_>, known: &Clusters) -> Result<Self, ConfigError> {
+        let mut names = known.names();
         let cluster = match (text(source, "cluster")?, names.next(), names.next()) {
             (Some(cluster), _, _) => cluster,
             (None, Some(only), None) => only,
-            _ => return Err(ConfigError::NoManagementCluster(joined(clusters.names()))),
+            _ => return Err(ConfigError::NoManagementCluster(joined(known.names()))),
         };
-        clusters.check(cluster, source.path("cluster"))?;
+        known.check(cluster, source.path("cluster"))?;
         let namespace = text(source, "namespace")?.unwrap_or(NAMESPACE);
         let namespace = object_name(namespace, source.path("namespace"))?;
         let cluster_map = source.texts("clusterMap")?;
@@ -157,39 +156,36 @@ impl WorkspaceQuery {
             (is_asked || patterns.iter().any(|pattern| matches(pattern, name)))
                 && self.selector.matches(workspace.labels())
         };
-        let mut sets = BTreeMap::new();
+        let mut sets = Sets::new();
         for workspace in workspaces {
             go_on()?;
             if !is_selected(workspace) {
                 continue;
             }
             let spec = workspace.spec().map_err(Failure::unreadable)?;
-            let name = &workspace.key().name;
+            let name = workspace.key().name.as_str();
             for (cluster, share) in shares(&spec.workload_clusters, &clusters) {
                 let known_as = self.cluster_map.get(cluster);
                 let known_as = known_as.map_or(cluster, String::as_str);
                 if self.cluster.as_ref().is_some_and(|asked| asked != known_as) {
                     continue;
                 }
-                for (identity, mut fields) in share.rows([name, cluster], self.by_namespace) {
-                    fields.extend(identity.fields());
+                for (namespace, mut fields) in share.rows(self.by_namespace) {
                     fields.extend([
                         ("workspace", name.into()),
                         ("cluster", known_as.into()),
                         ("glooCluster", cluster.into()),
                     ]);
-                    let fields = fields.into_iter().collect();
-                    let mut set = ParameterSet::default();
-                    set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
-                    sets.insert(identity.key, set);
+                    let mut parts = vec![name, cluster];
+                    parts.extend(namespace);
+                    let own = GlooWorkspaces::SCHEMA.output_key;
+                    sets.extend([ParameterSet::of(own, &parts, fields)?]);
                 }
             }
         }
         Ok(sets.into_values().collect())
     }
-}
 
-impl WorkspaceQuery {
     /// Computes the set of a Workspace with a cluster with these labels, which the request selects.
     pub(crate) fn example(&self, labels: &Value) -> Result<Vec<ParameterSet>, Failure> {
         let selectors = json!([{"name": "a", "namespaces": [{"name": "a"}]}]);
@@ -206,12 +202,8 @@ impl WorkspaceQuery {
 }
 
 impl Share<'_> {
-    /// Returns the identities and fields of the sets: one for the whole share, or one for each of its namespaces.
-    fn rows(
-        &self,
-        [workspace, cluster]: [&str; 2],
-        by_namespace: bool,
-    ) -> Vec<(Identity, Vec<(&'static str, Field)>)> {
+    /// Returns the fields of the sets: one for the whole share, or one for each of its namespaces, with the namespace.
+    fn rows(&self, by_namespace: bool) -> Vec<(Option<&str>, Fields)> {
         let fields = |has_pattern: bool, is_config_read: bool| {
             let labels = self.labels.map_or_else(|| Field::from([]), Field::texts);
             vec![
@@ -225,7 +217,7 @@ impl Share<'_> {
             let rows = self.namespaces.iter().map(|(namespace, is_config_read)| {
                 let mut fields = fields(is_pattern(namespace), *is_config_read);
                 fields.push(("namespace", (*namespace).into()));
-                (Identity::of(&[workspace, cluster, namespace]), fields)
+                (Some(*namespace), fields)
             });
             return rows.collect();
         }
@@ -235,7 +227,7 @@ impl Share<'_> {
         fields.push(("namespacesCsv", names.join(",").into()));
         let names = names.into_iter().map(Into::into).collect();
         fields.push(("namespaces", Field::List(names)));
-        vec![(Identity::of(&[workspace, cluster]), fields)]
+        vec![(None, fields)]
     }
 }
 

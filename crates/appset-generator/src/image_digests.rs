@@ -395,16 +395,15 @@ impl ImageQuery {
     /// Returns the fields of one image.
     fn fields(&self, image: &Reference, found: &Found) -> Field {
         let digest = found.digest.as_str();
-        let mut fields = vec![
-            ("digest", Field::from(digest)),
+        let own = [
+            ("digest", digest.into()),
             ("ref", format!("{}@{digest}", image.name()).into()),
             ("repository", image.name().into()),
             ("tag", (&image.tag).into()),
         ];
-        if self.tells_stale {
-            fields.push(("stale", found.is_stale.to_string().into()));
-        }
-        fields.into_iter().collect()
+        let stale = || ("stale", found.is_stale.to_string().into());
+        let stale = self.tells_stale.then(stale);
+        own.into_iter().chain(stale).collect()
     }
 }
 

@@ -109,11 +109,14 @@ pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains('*')
 }
 
+/// Labels with their values.
+pub(crate) type Labels = BTreeMap<String, String>;
+
 /// A label selector with the keys of a Rollout's `routeTableSelector`. An empty one selects every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {
     /// Labels that must be present with these values.
-    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) labels: Labels,
     /// Requirements that must all be met.
     pub(crate) match_expressions: Vec<LabelRequirement>,
 }
@@ -142,29 +145,24 @@ impl LabelSelector {
         self.labels.is_empty() && self.match_expressions.is_empty()
     }
 
-    pub(crate) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub(crate) fn matches(&self, labels: &Labels) -> bool {
         let mut expressions = self.match_expressions.iter();
         has_all(labels, &self.labels) && expressions.all(|expression| expression.matches(labels))
     }
 }
 
 /// Whether `labels` contain all labels in `needed`.
-pub(crate) fn has_all(
-    labels: &BTreeMap<String, String>,
-    needed: &BTreeMap<String, String>,
-) -> bool {
-    needed
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
+pub(crate) fn has_all(labels: &Labels, needed: &Labels) -> bool {
+    let mut needed = needed.iter();
+    needed.all(|(key, value)| labels.get(key) == Some(value))
 }
 
 fn requirement(expression: &Block<'_>) -> Result<LabelRequirement, Problem> {
     let key = expression.label_text("key")?.unwrap_or_default();
     let values = expression.label_texts("values")?;
     let operators = ["In", "NotIn", "Exists", "DoesNotExist"];
-    let operator = expression
-        .one_of("operator", &operators)?
-        .unwrap_or_default();
+    let operator = expression.one_of("operator", &operators)?;
+    let operator = operator.unwrap_or_default();
     LabelRequirement::new(key, operator, values)
         .map_err(|invalid| expression.wrong(invalid.key, invalid.found, invalid.expected))
 }

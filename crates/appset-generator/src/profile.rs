@@ -103,7 +103,7 @@ impl Profile {
         let mut sources = self.sources.iter().flatten();
         if let Some(name) = sources.find(|name| !configured.contains_key(*name)) {
             let (path, known) = (profile.path("sources"), joined(configured.keys()));
-            return Err(ConfigError::UnknownSource(path, name.clone(), known));
+            return Err(ConfigError::Unknown(path, "source", name.clone(), known));
         }
         for name in self.clusters.iter().flatten() {
             known.check(name, profile.path("clusters"))?;
@@ -135,7 +135,7 @@ impl Profile {
             {
                 let path = profile.path(&format!("{kind}.source"));
                 let offered = joined(configured.keys().filter(|name| self.offers(name)));
-                return Err(ConfigError::UnknownSource(path, written(name), offered));
+                return Err(ConfigError::Unknown(path, "source", written(name), offered));
             }
         }
         if let Some(Source::ImageDigests(source)) = images {
@@ -151,17 +151,19 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks that every profile in `requestsWith` is `configured`, and that none of them leads back to this one.
+    /// Checks that every profile in `requestsWith` is one of `profiles`, that none of them leads back to this one, and that each
+    /// knows the parameter for which it gets requests.
     pub(crate) fn check_requests_with(
         &self,
-        configured: &BTreeMap<String, Self>,
+        profiles: &BTreeMap<String, Self>,
+        configured: &Sources,
     ) -> Result<(), ConfigError> {
         for (parameter, other) in &self.requests_with {
             let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
-            if !configured.contains_key(other) {
-                let known = joined(configured.keys());
-                return Err(ConfigError::UnknownProfile(path, other.clone(), known));
-            }
+            let Some(profile) = profiles.get(other) else {
+                let known = joined(profiles.keys());
+                return Err(ConfigError::Unknown(path, "profile", other.clone(), known));
+            };
             let mut reached = BTreeSet::new();
             let mut next = vec![other];
             while let Some(name) = next.pop() {
@@ -169,9 +171,13 @@ impl Profile {
                     return Err(ConfigError::Cycle(path, self.name.clone()));
                 }
                 if reached.insert(name) {
-                    let profile = configured.get(name).into_iter();
+                    let profile = profiles.get(name).into_iter();
                     next.extend(profile.flat_map(|profile| profile.requests_with.values()));
                 }
+            }
+            let mut sources = profile.candidates(configured);
+            if profile.branch() != Some(parameter) && !sources.any(|(_, it)| it.knows(parameter)) {
+                return Err(ConfigError::Unpassable(path, other.clone()));
             }
         }
         Ok(())
@@ -292,19 +298,13 @@ impl Profile {
             let first = offered.next();
             let only = first.filter(|_| offered.next().is_none());
             let near = asked.keys().find(|key| resembles(key, &["source"]));
-            return only.ok_or_else(|| Failure::NoSource {
-                known: known(),
-                hint: near.map(|key| format!(", {} is unknown", shown(key))),
-            });
+            let hint = near.map(|key| format!(", {} is unknown", shown(key)));
+            return only.ok_or_else(|| Failure::NoSource(hint.unwrap_or_default(), known()));
         };
         let wrong = || Problem::wrong_type("source".to_owned(), "a string", name);
         let name = name.as_str().ok_or_else(wrong)?;
-        let unknown = || Failure::UnknownSource {
-            name: shown(name),
-            known: known(),
-        };
         let found = offered.find(|(known, _)| *known == name);
-        found.ok_or_else(unknown)
+        found.ok_or_else(|| Failure::UnknownSource(shown(name), known()))
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn refuse_templates(
         Some((format!("{key}{path}"), shown(text)))
     });
     match found.next() {
-        Some((path, text)) => Err(Failure::UnresolvedTemplate { path, text }),
+        Some((path, text)) => Err(Failure::UnresolvedTemplate(path, text)),
         None => Ok(()),
     }
 }

@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use strict_json::Block;
 
 use crate::clusters::{
-    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, example, in_each, objects_of,
+    ALL, Allowed, ByCluster, Clusters, GoOn, Place, Reach, Sets, example, in_each, objects_of,
 };
 use crate::error::ConfigError;
 use crate::keys::Schema;
 use crate::matching::LabelSelector;
-use crate::set::{Identity, hosts};
+use crate::set::{Fields, hosts};
 use crate::{Failure, Field, ParameterSet};
 
 /// The key at the top with the RouteTables.
@@ -90,12 +90,9 @@ impl Rollouts {
         output_key: "rollout",
     };
 
-    pub(crate) fn from_config(
-        source: &Block<'_>,
-        clusters: &Clusters,
-    ) -> Result<Self, ConfigError> {
+    pub(crate) fn from_config(source: &Block<'_>, known: &Clusters) -> Result<Self, ConfigError> {
         Ok(Self {
-            reach: Reach::from_config(source, clusters)?,
+            reach: Reach::from_config(source, known)?,
             destination_namespaces: source.object_names("destinationNamespaces")?,
         })
     }
@@ -156,11 +153,8 @@ impl RolloutQuery {
 
     /// Computes the set of a Rollout with these labels, which the request selects.
     pub(crate) fn example(&self, labels: &Value) -> Result<Vec<ParameterSet>, Failure> {
-        let plugins: Map<_, _> = self
-            .plugins
-            .iter()
-            .map(|name| (name.clone(), json!({})))
-            .collect();
+        let plugins = self.plugins.iter().map(|name| (name.clone(), json!({})));
+        let plugins: Map<_, _> = plugins.collect();
         let canary = json!({"trafficRouting": {"plugins": plugins}});
         let rollout = example("a", labels, json!({"strategy": {"canary": canary}}))?;
         let query = Self {
@@ -181,13 +175,15 @@ impl RolloutQuery {
         rollouts: &[Arc<Document<Rollout>>],
         tables: &[Arc<RouteTableDoc>],
         go_on: GoOn<'_>,
-    ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
+    ) -> Result<Sets, Failure> {
         let here = self.readable.iter().filter(|it| it.cluster == cluster);
         let readable = here.flat_map(|place| place.namespaces.iter().map(String::as_str));
         let mut tables = Tables::new(readable.collect(), tables);
-        let mut sets = BTreeMap::new();
-        let rollouts = rollouts.iter();
-        for rollout in rollouts.filter(|it| self.selector.matches(it.labels())) {
+        let mut sets = Sets::new();
+        let selected = rollouts
+            .iter()
+            .filter(|it| self.selector.matches(it.labels()));
+        for rollout in selected {
             go_on()?;
             let spec = rollout.spec().map_err(Failure::unreadable)?;
             let canary = spec.canary();
@@ -202,15 +198,13 @@ impl RolloutQuery {
                 Ok(gloo) => (gloo, String::new()),
                 Err(error) => (gloo(&[], &[]), error.to_string()),
             };
-            let identity = Identity::of(&[cluster, &key.namespace, &key.name]);
             let status = rollout.status().map_err(Failure::unreadable)?;
             let mut own = self.fields(cluster, rollout, canary, &status);
-            own.extend(identity.fields());
-            own.insert("configError", error.into());
-            let mut set = ParameterSet::default();
-            set.insert(Rollouts::SCHEMA.output_key, own.into_iter().collect())?;
+            own.push(("configError", error.into()));
+            let parts = [cluster, &key.namespace, &key.name];
+            let (key, mut set) = ParameterSet::of(Rollouts::SCHEMA.output_key, &parts, own)?;
             set.insert(GLOO, gloo)?;
-            sets.insert(identity.key, set);
+            sets.insert(key, set);
         }
         Ok(sets)
     }
@@ -251,12 +245,12 @@ impl RolloutQuery {
         rollout: &Document<Rollout>,
         canary: &CanaryStrategy,
         status: &RolloutStatus,
-    ) -> BTreeMap<&'static str, Field> {
+    ) -> Fields {
         let key = rollout.key();
         let services = canary.services(status);
         let generation = rollout.generation();
         let is_fresh = generation.is_some_and(|it| status.has_observed(it));
-        let mut fields = BTreeMap::from([
+        let mut fields = vec![
             ("name", (&key.name).into()),
             ("namespace", (&key.namespace).into()),
             ("cluster", cluster.into()),
@@ -269,7 +263,7 @@ impl RolloutQuery {
             ("canaryService", services.canary.into()),
             ("stableHash", status.stable_rs.as_str().into()),
             ("currentHash", status.current_pod_hash.as_str().into()),
-        ]);
+        ];
         let text = |number: Option<i32>| {
             Field::from(number.map(|number| number.to_string()).unwrap_or_default())
         };
@@ -277,12 +271,12 @@ impl RolloutQuery {
             let weights = status.canary.weights.as_ref();
             let stable = text(weights.map(|weights| weights.stable.weight));
             let canary = text(weights.map(|weights| weights.canary.weight));
-            fields.insert("weights", [("stable", stable), ("canary", canary)].into());
+            fields.push(("weights", [("stable", stable), ("canary", canary)].into()));
         }
         if self.steps {
             let count = canary.steps.len().to_string().into();
             let step = [("index", text(status.current_step_index)), ("count", count)];
-            fields.insert("step", step.into());
+            fields.push(("step", step.into()));
         }
         fields
     }

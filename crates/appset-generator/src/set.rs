@@ -23,6 +23,22 @@ impl ParameterSet {
         self.add(key, field)
     }
 
+    /// Makes the set of the object that `parts` name together, with `fields` and its identity under `top`. Returns it with its key.
+    ///
+    /// The identity is a unique key, and the same as a unique part of a DNS name: `["c1", "shop", "web"]` has the key `c1/shop/web`
+    /// and the slug `c1-shop-web`.
+    pub(crate) fn of(
+        top: &str,
+        parts: &[&str],
+        fields: impl IntoIterator<Item = (&'static str, Field)>,
+    ) -> Result<(String, Self), FieldError> {
+        let key = parts.join("/");
+        let identity = [("key", (&key).into()), ("slug", slug(parts).into())];
+        let mut set = Self::default();
+        set.insert(top, fields.into_iter().chain(identity).collect())?;
+        Ok((key, set))
+    }
+
     /// Whether the set has `key` at the top.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
@@ -105,20 +121,12 @@ pub enum Field {
 /// A value that templates cannot print as it was written, or a key that a set cannot have. Paths are dotted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// Null.
-    #[error("{path} is null, which templates print as <no value>: leave it out")]
-    Null {
-        /// Path of the value.
-        path: String,
-    },
-    /// A fraction, whose text may differ from what was written: `1.10` is read as `1.1`.
-    #[error("{path} is {number}, not a whole number: quote it")]
-    Fraction {
-        /// Path of the value.
-        path: String,
-        /// The number.
-        number: String,
-    },
+    /// Null, at this path.
+    #[error("{0} is null, which templates print as <no value>: leave it out")]
+    Null(String),
+    /// A fraction, whose text may differ from what was written: `1.10` is read as `1.1`. The path, and the number.
+    #[error("{0} is {1}, not a whole number: quote it")]
+    Fraction(String, String),
     /// A key that templates cannot name.
     #[error("the key \"{}\" must consist of at most 253 letters, digits, '_' and '-': rename it", .0.escape_debug())]
     Key(String),
@@ -188,11 +196,10 @@ impl Field {
     fn read(value: Value) -> Result<Self, FieldError> {
         let path = String::new();
         Ok(match value {
-            Value::Null => return Err(FieldError::Null { path }),
+            Value::Null => return Err(FieldError::Null(path)),
             Value::Bool(flag) => Self::Flag(flag),
             Value::Number(number) if number.is_f64() => {
-                let number = number.to_string();
-                return Err(FieldError::Fraction { path, number });
+                return Err(FieldError::Fraction(path, number.to_string()));
             }
             Value::Number(number) => Self::Text(number.to_string().into()),
             Value::String(text) => Self::Text(text.into()),
@@ -217,8 +224,8 @@ impl Field {
 impl FieldError {
     /// Puts `outer` before the path, or the key.
     pub(crate) fn at(mut self, outer: &str) -> Self {
-        let (Self::Null { path }
-        | Self::Fraction { path, .. }
+        let (Self::Null(path)
+        | Self::Fraction(path, _)
         | Self::Key(path)
         | Self::Foreign(path)
         | Self::Taken(path)) = &mut self;
@@ -304,32 +311,11 @@ fn check_key(key: &str, foreign: &[&str]) -> Result<(), FieldError> {
     }
 }
 
+/// The fields of a map, by their keys.
+pub(crate) type Fields = Vec<(&'static str, Field)>;
+
 /// The longest slug. A template makes the name of an Application from the slug and more text.
 const MAX_SLUG: usize = 40;
-
-/// The identity of a set within an answer: a unique key, and the same as a unique part of a DNS name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) key: String,
-    slug: String,
-}
-
-impl Identity {
-    /// Returns the identity of the object that `parts` name together.
-    ///
-    /// For example, `["c1", "shop", "web"]` has the key `c1/shop/web` and the slug `c1-shop-web`.
-    pub(crate) fn of(parts: &[&str]) -> Self {
-        Self {
-            key: parts.join("/"),
-            slug: slug(parts),
-        }
-    }
-
-    /// Returns the identity as two fields of a set.
-    pub(crate) fn fields(&self) -> [(&'static str, Field); 2] {
-        [("key", (&self.key).into()), ("slug", (&self.slug).into())]
-    }
-}
 
 /// Returns the 64-bit FNV-1a hash of `text`.
 ///

@@ -21,7 +21,7 @@ const TAG: &str = "tag";
 const ON_INVALID: &str = "onInvalidTag";
 
 /// Which parameter becomes the tag, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct TagFrom {
     /// The name of the parameter that becomes the tag.
     pub(crate) parameter: String,
@@ -30,31 +30,18 @@ pub(crate) struct TagFrom {
     suffix: String,
 }
 
-/// How a branch becomes a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
-    /// As `docker/metadata-action`: each run of characters other than letters, digits, `.`, `_` and `-` becomes a dash.
-    DockerMetadata,
-    /// As GitLab's `CI_COMMIT_REF_SLUG`: lower case, each character except letters and digits becomes a dash, at most 63
-    /// characters.
-    GitlabRefSlug,
-    /// As `rlespinasse/github-slug-action`: like `docker-metadata`, but in lower case, with at most 63 characters and no dash
-    /// at either end.
-    GithubSlugAction,
-    /// As Argo CD's `branch_slug`: ASCII in lower case, dashes for everything else, at most 50 characters and cut at a dash.
-    ArgoBranchSlug,
-    /// Unchanged.
-    Verbatim,
-}
+/// How a branch becomes a tag: the name in the configuration, and what the tool does. The result may be an illegal tag, and there
+/// is none if that of the tool is unknown.
+type Rule = (&'static str, fn(&str) -> Option<String>);
 
-/// The rules by their names in the configuration.
-const RULES: [(&str, Rule); 5] = [
-    ("docker-metadata", Rule::DockerMetadata),
-    ("gitlab-ref-slug", Rule::GitlabRefSlug),
-    ("github-slug-action", Rule::GithubSlugAction),
-    ("argo-branch-slug", Rule::ArgoBranchSlug),
-    ("verbatim", Rule::Verbatim),
+const RULES: [Rule; 5] = [
+    ("docker-metadata", |text| Some(docker_metadata(text))),
+    ("gitlab-ref-slug", |text| Some(gitlab_ref_slug(text))),
+    ("github-slug-action", |text| Some(github_slug_action(text))),
+    ("argo-branch-slug", argo_branch_slug),
+    ("verbatim", |text| Some(text.to_owned())),
 ];
+
 /// The longest label of a DNS name, to which GitLab and `github-slug-action` shorten.
 const DNS_LABEL: usize = 63;
 /// The length to which Argo CD shortens (`applicationset/generators/pull_request.go`).
@@ -71,7 +58,7 @@ impl TagFrom {
         let names = RULES.map(|(name, _)| name);
         let name = block.one_of("rule", &names)?;
         let rule = RULES.iter().find(|(known, _)| Some(*known) == name);
-        let (_, rule) = rule.ok_or_else(|| {
+        let rule = rule.ok_or_else(|| {
             let expected = format!("the rule of your build: {}", names.join(", "));
             block.wrong("rule", "", expected)
         })?;
@@ -138,14 +125,14 @@ impl TagFrom {
     }
 
     fn tag(&self, text: &str) -> Result<String, Problem> {
-        let slug = self.rule.slug(text).ok_or_else(|| {
+        let (rule, slug) = self.rule;
+        let slug = slug(text).ok_or_else(|| {
             let expected =
                 "in Latin letters for rule argo-branch-slug: send branch_slug, with rule verbatim";
             self.invalid(text, expected)
         })?;
         let tag = format!("{}{slug}{}", self.prefix, self.suffix);
         if !is_tag(&tag) {
-            let rule = self.rule.name();
             let expected = format!(
                 "a text that rule {rule} turns into a tag, not into \"{}\"",
                 shown(&tag).escape_debug()
@@ -160,34 +147,29 @@ impl TagFrom {
     }
 }
 
-impl Rule {
-    fn name(self) -> &'static str {
-        let found = RULES.iter().find(|(_, rule)| *rule == self);
-        found.map_or("", |(name, _)| name)
-    }
-
-    /// Applies the rule to `text`. The result may be an illegal tag. Returns `None` if the result of the tool is unknown.
-    fn slug(self, text: &str) -> Option<String> {
-        Some(match self {
-            Self::DockerMetadata => dashed_runs(text, is_tag_character),
-            Self::GitlabRefSlug => {
-                let lower = text.to_lowercase();
-                let slug = lower.chars().take(DNS_LABEL);
-                let slug = slug.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
-                slug.collect::<String>().trim_matches('-').to_owned()
-            }
-            Self::GithubSlugAction => {
-                let slug = dashed_runs(&text.to_lowercase(), is_tag_character);
-                let slug = slug.trim_start_matches('-').chars().take(DNS_LABEL);
-                slug.collect::<String>().trim_end_matches('-').to_owned()
-            }
-            Self::ArgoBranchSlug => argo_branch_slug(text)?,
-            Self::Verbatim => text.to_owned(),
-        })
-    }
+/// As `docker/metadata-action`: each run of characters other than letters, digits, `.`, `_` and `-` becomes a dash.
+fn docker_metadata(text: &str) -> String {
+    dashed_runs(text, is_tag_character)
 }
 
-/// Returns `branch_slug` of Argo CD's pull request generator, which uses `gosimple/slug`.
+/// As GitLab's `CI_COMMIT_REF_SLUG`: lower case, each character except letters and digits becomes a dash, at most 63 characters.
+fn gitlab_ref_slug(text: &str) -> String {
+    let lower = text.to_lowercase();
+    let slug = lower.chars().take(DNS_LABEL);
+    let slug = slug.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+    slug.collect::<String>().trim_matches('-').to_owned()
+}
+
+/// As `rlespinasse/github-slug-action`: like `docker-metadata`, but in lower case, with at most 63 characters and no dash at either
+/// end.
+fn github_slug_action(text: &str) -> String {
+    let slug = docker_metadata(&text.to_lowercase());
+    let slug = slug.trim_start_matches('-').chars().take(DNS_LABEL);
+    slug.collect::<String>().trim_end_matches('-').to_owned()
+}
+
+/// As `branch_slug` of Argo CD's pull request generator, which uses `gosimple/slug`: ASCII in lower case, dashes for everything else,
+/// at most 50 characters and cut at a dash.
 ///
 /// Returns `None` for a letter that is not Latin. Its transliteration may differ, and the image of a different tag would count
 /// as not built yet.
@@ -430,7 +412,7 @@ mod tests {
         #[test]
         fn a_tag_is_legal_or_refused(
             branch in "(\\PC|[-/_.a-zA-Z]){0,200}",
-            rule in sample::select(RULES.map(|(_, rule)| rule).to_vec()),
+            rule in sample::select(RULES.to_vec()),
         ) {
             let (parameter, affix) = ("branch".to_owned(), String::new());
             let tag_from = TagFrom { parameter, rule, prefix: affix.clone(), suffix: affix };

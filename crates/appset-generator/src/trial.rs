@@ -2,7 +2,7 @@
 //!
 //! A mistake in the configuration alone would otherwise be found by the first call, after the good configuration is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
@@ -35,26 +35,6 @@ impl Profile {
             None if !self.requests_with.is_empty() => Ok(()),
             None => Err(ConfigError::NothingOffered(self.name.clone())),
         }
-    }
-
-    /// Checks that the profiles to which this one passes requests know the parameter for which they get them.
-    pub(crate) fn check_passed_on(
-        &self,
-        profiles: &BTreeMap<String, Self>,
-        configured: &Sources,
-    ) -> Result<(), ConfigError> {
-        for (parameter, other) in &self.requests_with {
-            let profile = profiles.get(other).into_iter();
-            let mut sources = profile.clone().flat_map(|it| it.candidates(configured));
-            let mut branches = profile.map(Self::branch);
-            if !branches.any(|branch| branch == Some(parameter))
-                && !sources.any(|(_, source)| source.knows(parameter))
-            {
-                let path = format!("profiles.{}.requestsWith.{parameter}", self.name);
-                return Err(ConfigError::Unpassable(path, other.clone()));
-            }
-        }
-        Ok(())
     }
 
     /// Tries requests for `source`. Returns the failure of the first if none succeeds.
@@ -206,7 +186,7 @@ impl Profile {
         };
         match query.output.answer(found) {
             // There may be as many objects as needed.
-            Err(Failure::TooFew { .. }) => Ok(()),
+            Err(Failure::TooFew(..)) => Ok(()),
             answer => answer.map(drop),
         }
     }
@@ -744,11 +724,17 @@ mod tests {
                         if registry.is_some() && !image.is_object() {
                             request["registry"] = registry.into();
                         }
-                        for (key, value) in
-                            [("tag", "v1"), ("outputKey", "key"), ("layout", "rows")]
-                        {
+                        let rows = ("layout", "rows");
+                        for more in [
+                            &[("tag", "v1")][..],
+                            &[("outputKey", "key")],
+                            &[rows],
+                            &[rows, ("outputKey", "key")],
+                        ] {
                             let mut request = request.clone();
-                            request[key] = value.into();
+                            for (key, value) in more {
+                                request[*key] = (*value).into();
+                            }
                             requests.push(request);
                         }
                         requests.push(request);

@@ -39,24 +39,17 @@ enum Node {
 
 /// Returns the value of `node`, which is at `path` of the document `text`.
 fn value(node: Spanned<Node>, text: &str, path: String) -> Result<Value, ConfigError> {
-    let written = node.defined.span();
+    let span = node.defined.span();
     match node.value {
         Node::Other(value) => Ok(value),
         Node::Number(value) => {
-            let start = written
-                .byte_offset()
-                .and_then(|at| usize::try_from(at).ok());
-            let length = written
-                .byte_len()
-                .and_then(|length| usize::try_from(length).ok());
-            let place = start.zip(length).map(|(at, length)| at..at + length);
-            let (written, printed) = (place.and_then(|place| text.get(place)), value.to_string());
-            match written.filter(|written| *written != printed) {
+            let number = |it: Option<u64>| usize::try_from(it?).ok();
+            let place = number(span.byte_offset()).zip(number(span.byte_len()));
+            let written = place.and_then(|(at, length)| text.get(at..at + length));
+            let printed = value.to_string();
+            match written.filter(|it| *it != printed) {
                 None => Ok(value),
-                Some(written) => Err(ConfigError::Spelling {
-                    path,
-                    written: written.to_owned(),
-                }),
+                Some(written) => Err(ConfigError::Spelling(path, written.to_owned())),
             }
         }
         Node::List(items) => {

@@ -1,6 +1,7 @@
 //! Authentication: the challenge of each repository, and the tokens for it. Both are cached, so that many images of one repository
 //! need one token.
 
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use appset_generator::{Bearer, Challenge, Credentials, Digest, Failure, Reference, Token};
@@ -8,7 +9,7 @@ use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use ring::digest::{SHA256, digest};
 
-use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
+use crate::registries::transport::{self, Answer, Deadline, Question, Step, Transport, failure};
 use crate::registries::ttl_cache::TtlCache;
 
 /// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
@@ -46,8 +47,8 @@ impl From<Failure> for Stop {
 /// The authentication that a repository requires, if any is known to be required.
 pub(super) type Access = Option<Challenge>;
 
-/// A hash of credentials, which identifies them without containing them.
-type Identity = Option<[u8; 32]>;
+/// The kind and a hash of credentials, which identify them without containing them.
+type Identity = Option<(Discriminant<Credentials>, [u8; 32])>;
 
 /// Registry, repository and credentials.
 type RepositoryKey = (String, String, Identity);
@@ -78,10 +79,9 @@ impl ImageClient<'_> {
         if let Some(Credentials::Registry(_)) = self.credentials {
             return Ok((None, None));
         }
-        const STEP: &str = "waiting for the challenge";
         let mut answered = None;
         let ask = async {
-            let question = self.question(STEP, Method::GET, url.to_owned(), transport::MANIFEST);
+            let question = self.question(Step::CHALLENGE, Method::GET, url.to_owned());
             let answer = self.transport.ask(&question, None).await?;
             if answer.status() == StatusCode::UNAUTHORIZED {
                 return match challenge(answer.headers()) {
@@ -92,9 +92,9 @@ impl ImageClient<'_> {
             answered = Some(answer);
             Ok((None, CHALLENGE))
         };
-        let key = self.repository_key();
+        let (key, step) = (self.repository_key(), Step::CHALLENGE.0);
         let access = self.caches.accesses.get_or_ask(&key, ask);
-        let access = self.deadline.limit(self.image, STEP, access).await??;
+        let access = self.deadline.limit(self.image, step, access).await??;
         Ok((access, answered))
     }
 
@@ -137,8 +137,7 @@ impl ImageClient<'_> {
 
     /// Returns the header with a token, from the cache or from the token server.
     async fn token(&self, bearer: &Bearer) -> Result<HeaderValue, Stop> {
-        const STEP: &str = "waiting for a token";
-        let key = self.token_key(bearer);
+        let (key, step) = (self.token_key(bearer), Step::TOKEN.0);
         let ask = async {
             if let Some(failure) = self.caches.refused.get(&key) {
                 return Err(Stop::Refused(failure));
@@ -158,15 +157,13 @@ impl ImageClient<'_> {
             Ok((header, Duration::from_secs(token.seconds)))
         };
         let token = self.caches.tokens.get_or_ask(&key, ask);
-        self.deadline.limit(self.image, STEP, token).await?
+        self.deadline.limit(self.image, step, token).await?
     }
 
     /// Requests a token. A refresh token is sent by POST, or by GET if the server refuses POST. Other credentials are sent by GET.
     async fn fetch(&self, bearer: &Bearer, scope: &str) -> Result<Answer, Stop> {
-        const STEP: &str = "waiting for a token";
-        let address = bearer.realm.parse();
-        let address =
-            address.map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
+        let invalid = |_| failure(self.image, "has an invalid address of a token server");
+        let address = bearer.realm.parse().map_err(invalid)?;
         let checked = transport::check_address(&address, self.image);
         checked.map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
         let service = bearer.service.as_deref();
@@ -180,7 +177,7 @@ impl ImageClient<'_> {
             ]);
             let question = Question {
                 form: Some(form),
-                ..self.question(STEP, Method::POST, bearer.realm.clone(), SHORT)
+                ..self.question(Step::TOKEN, Method::POST, bearer.realm.clone())
             };
             let answer = self.transport.ask(&question, None).await?;
             if !matches!(answer.status().as_u16(), 400 | 401 | 404 | 405) {
@@ -191,7 +188,7 @@ impl ImageClient<'_> {
         pairs.extend(service.map(|service| ("service", service)));
         let separator = if bearer.realm.contains('?') { '&' } else { '?' };
         let url = format!("{}{separator}{}", bearer.realm, encoded(&pairs));
-        let question = self.question(STEP, Method::GET, url, SHORT);
+        let question = self.question(Step::TOKEN, Method::GET, url);
         Ok(self.transport.ask(&question, self.basic()?).await?)
     }
 
@@ -241,13 +238,7 @@ impl ImageClient<'_> {
     }
 
     /// Makes a request about the image.
-    pub(super) fn question(
-        &self,
-        step: &'static str,
-        method: Method,
-        url: String,
-        limit: usize,
-    ) -> Question<'_> {
+    pub(super) fn question(&self, step: Step, method: Method, url: String) -> Question<'_> {
         Question {
             image: self.image,
             deadline: self.deadline,
@@ -255,7 +246,6 @@ impl ImageClient<'_> {
             method,
             url,
             form: None,
-            limit,
         }
     }
 
@@ -286,13 +276,9 @@ impl ImageClient<'_> {
     }
 
     fn identity(&self) -> Identity {
-        let kind = match self.credentials? {
-            Credentials::Basic { .. } => "basic",
-            Credentials::Identity(_) => "identity",
-            Credentials::Registry(_) => "registry",
-        };
-        let text = format!("{kind} {}", self.credentials?.basic());
-        digest(&SHA256, text.as_bytes()).as_ref().try_into().ok()
+        let credentials = self.credentials?;
+        let hash = digest(&SHA256, credentials.basic().as_bytes());
+        Some((discriminant(credentials), hash.as_ref().try_into().ok()?))
     }
 }
 

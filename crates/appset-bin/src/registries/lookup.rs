@@ -12,10 +12,8 @@ use appset_generator::{
 use axum::http::{Method, StatusCode};
 
 use crate::registries::access::{Access, ImageClient, Stop, challenge};
-use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, SHORT, failure};
+use crate::registries::transport::{Answer, Step, failure};
 
-/// The step of a request for the image's manifest.
-const STEP: &str = "waiting for the manifest";
 /// The maximum depth of nested indexes.
 const DEPTH: usize = 3;
 /// The maximum number of indexes of one image.
@@ -32,7 +30,7 @@ impl ImageClient<'_> {
         if let Some(answer) = first.filter(is_answer) {
             return self.evaluate(&answer).await;
         }
-        let head = self.ask(Method::HEAD, &manifest, STEP, SHORT).await?;
+        let head = self.ask(Step::MANIFEST, Method::HEAD, &manifest).await?;
         // For these statuses a GET is needed, because its body has the reason.
         match head.status() {
             StatusCode::OK => {
@@ -49,7 +47,7 @@ impl ImageClient<'_> {
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::FORBIDDEN => {}
             _ => return Err(self.refused(&head)),
         }
-        let answer = self.ask(Method::GET, &manifest, STEP, MANIFEST).await?;
+        let answer = self.ask(Step::MANIFEST, Method::GET, &manifest).await?;
         self.evaluate(&answer).await
     }
 
@@ -75,7 +73,7 @@ impl ImageClient<'_> {
         let child = self.child(platform, answer, &own).await?;
         if child != own && self.image.verifies_child {
             let path = format!("manifests/{}", child.as_str());
-            let head = self.ask(Method::HEAD, &path, STEP, SHORT).await?;
+            let head = self.ask(Step::MANIFEST, Method::HEAD, &path).await?;
             if head.status() != StatusCode::OK {
                 let (name, status) = (child.as_str(), head.status().as_u16());
                 return Err(self.failure(format!(
@@ -96,7 +94,6 @@ impl ImageClient<'_> {
         manifest: &Answer,
         own: &Digest,
     ) -> Result<Digest, Stop> {
-        const STEP: &str = "waiting for an index";
         let mut there = BTreeSet::new();
         let mut seen = BTreeSet::from([own.as_str().to_owned()]);
         let mut level = vec![manifest.body().clone()];
@@ -144,7 +141,7 @@ impl ImageClient<'_> {
                     return Err(self.failure(what));
                 }
                 let path = format!("manifests/{}", digest.as_str());
-                let answer = self.ask(Method::GET, &path, STEP, MANIFEST).await?;
+                let answer = self.ask(Step::INDEX, Method::GET, &path).await?;
                 level.push(self.content(&answer, &digest)?);
             }
         }
@@ -152,9 +149,8 @@ impl ImageClient<'_> {
     }
 
     async fn configured_platform(&self, configuration: &Digest) -> Result<Platform, Stop> {
-        const STEP: &str = "waiting for the image's configuration";
         let path = format!("blobs/{}", configuration.as_str());
-        let answer = self.ask(Method::GET, &path, STEP, CONFIGURATION).await?;
+        let answer = self.ask(Step::CONFIGURATION, Method::GET, &path).await?;
         let body = self.content(&answer, configuration)?;
         platform_of(&body).map_err(|error| self.failure(error.to_string()))
     }
@@ -189,8 +185,8 @@ impl ImageClient<'_> {
 
     /// Checks that the registry shows the tags of the repository, so that the tag is proven to be missing.
     async fn listed(&self) -> Result<Option<Digest>, Stop> {
-        const STEP: &str = "waiting for its tags";
-        let tags = match self.ask(Method::GET, "tags/list?n=1", STEP, SHORT).await {
+        let asked = self.ask(Step::TAGS, Method::GET, "tags/list?n=1");
+        let tags = match asked.await {
             // Listing tags may need a different permission from reading the manifest.
             Err(Stop::Refused(_)) => return Err(self.unlisted("the token is refused")),
             tags => tags?,
@@ -216,16 +212,10 @@ impl ImageClient<'_> {
     }
 
     /// Sends a request about the repository. A refused token is replaced once.
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        step: &'static str,
-        limit: usize,
-    ) -> Result<Answer, Stop> {
+    async fn ask(&self, step: Step, method: Method, path: &str) -> Result<Answer, Stop> {
         let manifest = self.url(&format!("manifests/{}", self.image.tag));
         let (access, _) = self.access(&manifest).await?;
-        let question = self.question(step, method, self.url(path), limit);
+        let question = self.question(step, method, self.url(path));
         let authorization = self.authorization(&access).await?;
         let answer = self.transport.ask(&question, authorization).await?;
         let Some(other) = self.renewed(&access, &answer) else {
@@ -248,10 +238,8 @@ impl ImageClient<'_> {
             "docker.io" => "registry-1.docker.io",
             host => host,
         };
-        format!(
-            "{scheme}://{host}/v2/{}/{path}",
-            self.image.full_repository()
-        )
+        let repository = image.full_repository();
+        format!("{scheme}://{host}/v2/{repository}/{path}")
     }
 
     /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.

@@ -27,11 +27,9 @@ pub(super) type Sent = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 pub(super) type Answer = Response<Bytes>;
 
 /// The maximum size of a manifest, in bytes. Registries refuse larger ones.
-pub(super) const MANIFEST: usize = 4 << 20;
-/// The maximum size of the configuration of an image, in bytes.
-pub(super) const CONFIGURATION: usize = 1 << 20;
+const MANIFEST: usize = 4 << 20;
 /// The maximum size of a token, of a list with one tag and of an error, in bytes.
-pub(super) const SHORT: usize = 64 << 10;
+const SHORT: usize = 64 << 10;
 /// The maximum number of concurrent requests to one registry.
 const CONCURRENCY: usize = 8;
 /// The statuses after which a retry may succeed.
@@ -70,29 +68,37 @@ impl Deadline {
         step: &str,
         future: impl Future<Output = T>,
     ) -> Result<T, Failure> {
-        let elapsed = |_| {
+        let ended = timeout_at(self.until, future).await;
+        ended.map_err(|_elapsed| {
             let (registry, repository) = (&image.registry, &image.repository);
-            Failure::Deadline {
-                seconds: self.seconds,
-                waiting: format!("registry {registry}, image {repository}: {step}"),
-            }
-        };
-        timeout_at(self.until, future).await.map_err(elapsed)
+            let waiting = format!("registry {registry}, image {repository}: {step}");
+            Failure::Deadline(self.seconds, waiting)
+        })
     }
+}
+
+/// A step of a lookup: what messages call it, and the maximum size of the body of a 200, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Step(pub(super) &'static str, usize);
+
+impl Step {
+    pub(super) const CHALLENGE: Self = Self("waiting for the challenge", MANIFEST);
+    pub(super) const TOKEN: Self = Self("waiting for a token", SHORT);
+    pub(super) const MANIFEST: Self = Self("waiting for the manifest", MANIFEST);
+    pub(super) const INDEX: Self = Self("waiting for an index", MANIFEST);
+    pub(super) const CONFIGURATION: Self = Self("waiting for the image's configuration", 1 << 20);
+    pub(super) const TAGS: Self = Self("waiting for its tags", SHORT);
 }
 
 /// A request, the image for which it is sent, and its limits.
 pub(super) struct Question<'a> {
     pub(super) image: &'a Reference,
     pub(super) deadline: Deadline,
-    /// The step for messages, such as "waiting for a token".
-    pub(super) step: &'static str,
+    pub(super) step: Step,
     pub(super) method: Method,
     pub(super) url: String,
     /// The body of a POST.
     pub(super) form: Option<String>,
-    /// The maximum size of the body of a 200, in bytes.
-    pub(super) limit: usize,
 }
 
 /// Sends requests with limits.
@@ -136,7 +142,7 @@ impl Transport {
         let mut pauses = PAUSES.iter();
         loop {
             let answer = self.follow(question, authorization.clone());
-            let answer = deadline.limit(image, question.step, answer).await?;
+            let answer = deadline.limit(image, question.step.0, answer).await?;
             let asked = match &answer {
                 Ok(answer) if TEMPORARY.contains(&answer.status().as_u16()) => {
                     Some(retry_after(answer.headers(), SystemTime::now()))
@@ -217,7 +223,7 @@ impl Transport {
             .answered(registry, sent.status(), sent.headers());
         let (head, body) = sent.into_parts();
         let limit = match head.status {
-            StatusCode::OK => question.limit,
+            StatusCode::OK => question.step.1,
             _ => SHORT,
         };
         match read(body, limit).await {
@@ -264,18 +270,11 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
     let own = own.map_or(image.registry.as_str(), |(host, _)| host);
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     let is_inside = match literal.parse() {
-        Ok(IpAddr::V4(address)) => {
-            address.is_private()
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_unspecified()
-        }
-        Ok(IpAddr::V6(address)) => {
-            address.is_unique_local()
-                || address.is_loopback()
-                || address.is_unicast_link_local()
-                || address.is_unspecified()
-                || address.to_ipv4_mapped().is_some()
+        Ok(any) if IpAddr::is_loopback(&any) || any.is_unspecified() => true,
+        Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_link_local(),
+        Ok(IpAddr::V6(v6)) => {
+            let is_mapped = v6.to_ipv4_mapped().is_some();
+            v6.is_unique_local() || v6.is_unicast_link_local() || is_mapped
         }
         Err(_) => host.eq_ignore_ascii_case("localhost"),
     };

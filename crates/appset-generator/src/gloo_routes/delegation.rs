@@ -17,7 +17,7 @@ use gloo_types::{
     HttpRequestMatcher, HttpRoute, ObjectKey, RouteTableDoc, RouteTableSpec, StringMatch,
 };
 
-use crate::matching::has_all;
+use crate::matching::{Labels, has_all};
 
 /// The limit for the paths of one route: the combinations of its matchers with those of the delegating routes.
 const MOST_PATHS: usize = 256;
@@ -32,7 +32,6 @@ const CYCLE: &str = "the delegation has a cycle";
 
 /// All tables that could be read, each with its spec.
 pub(super) type Readable<'t> = Vec<(&'t RouteTableDoc, RouteTableSpec)>;
-type Labels = BTreeMap<String, String>;
 /// The selectors of delegating routes that select a table: the namespace and the name, or any if empty, and the labels. Their
 /// cluster and workspace are ignored: all tables are of one cluster, and their workspaces are unknown.
 type Selectors<'s> = Vec<(&'s str, &'s str, &'s Labels)>;
