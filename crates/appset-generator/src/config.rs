@@ -93,6 +93,7 @@ impl Config {
         if profiles.is_empty() {
             profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
         }
+        Profile::check_circles(&profiles)?;
         for profile in profiles.values() {
             profile.check_requests_with(&profiles, &sources)?;
             profile.check_answers(&sources)?;

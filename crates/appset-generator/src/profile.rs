@@ -151,8 +151,33 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks that every profile in `requestsWith` is one of `profiles`, that none of them leads back to this one, and that each
-    /// knows the parameter for which it gets requests.
+    /// Checks that no `requestsWith` leads back to its own profile. Each entry is followed once.
+    pub(crate) fn check_circles(profiles: &BTreeMap<String, Self>) -> Result<(), ConfigError> {
+        let mut done = BTreeSet::new();
+        for start in profiles.values() {
+            // The profiles on the way from `start`, each with the parameter by which the way leaves it.
+            let mut on_way = BTreeMap::new();
+            let mut way = vec![(start, start.requests_with.iter())];
+            while let Some((profile, entries)) = way.last_mut() {
+                let Some((parameter, other)) = entries.next() else {
+                    on_way.remove(&profile.name);
+                    done.insert(&profile.name);
+                    way.pop();
+                    continue;
+                };
+                on_way.insert(&profile.name, parameter);
+                if let Some(first) = on_way.get(other) {
+                    let path = format!("profiles.{other}.requestsWith.{first}");
+                    return Err(ConfigError::Cycle(path, other.clone()));
+                }
+                let next = profiles.get(other).filter(|_| !done.contains(other));
+                way.extend(next.map(|next| (next, next.requests_with.iter())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every profile in `requestsWith` is one of `profiles`, and knows the parameter for which it gets requests.
     pub(crate) fn check_requests_with(
         &self,
         profiles: &BTreeMap<String, Self>,
@@ -164,17 +189,6 @@ impl Profile {
                 let known = joined(profiles.keys());
                 return Err(ConfigError::Unknown(path, "profile", other.clone(), known));
             };
-            let mut reached = BTreeSet::new();
-            let mut next = vec![other];
-            while let Some(name) = next.pop() {
-                if *name == self.name {
-                    return Err(ConfigError::Cycle(path, self.name.clone()));
-                }
-                if reached.insert(name) {
-                    let profile = profiles.get(name).into_iter();
-                    next.extend(profile.flat_map(|profile| profile.requests_with.values()));
-                }
-            }
             let mut sources = profile.candidates(configured);
             if profile.branch() != Some(parameter) && !sources.any(|(_, it)| it.knows(parameter)) {
                 return Err(ConfigError::Unpassable(path, other.clone()));
