@@ -6,21 +6,11 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 
 use self::routes::{Context, destination, route};
-use super::requests;
+use super::requests::{self, POOL, chance, pick};
 use super::steps::{Act, Part};
 use super::text::{PATHS, Text, VALUES};
 use super::world::{Canary, EXPERIMENT, HOST, NAMESPACE, Step, World};
 
-/// The paths of matchers and of steps. Many lie within others.
-pub(super) const POOL: [&str; 7] = [
-    "/",
-    "/shop",
-    "/shop/legacy",
-    "/shop/legacy/orders",
-    "/reviews",
-    "/reviews/v2",
-    "/cart",
-];
 /// The stable Services of the Rollouts.
 const ROLLOUTS: [&str; 2] = ["reviews", "ratings"];
 const METHODS: [&str; 2] = ["GET", "POST"];
@@ -48,14 +38,6 @@ pub fn world(seed: u64) -> World {
     history(rng, &mut world);
     world.requests = requests::of(rng, &world);
     world
-}
-
-pub(super) fn chance(rng: &mut Rng, percent: u32) -> bool {
-    rng.u32(0..100) < percent
-}
-
-pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> Option<T> {
-    rng.choice(from).cloned()
 }
 
 fn tables(rng: &mut Rng, port: Option<u32>) -> Vec<Value> {

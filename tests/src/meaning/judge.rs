@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::judgement::{Base, Outcome, Rule, Share};
+use super::judgement::{Base, Outcome, Rule, Share, service_of};
 use super::play::{Asked, Managed, Snapshot};
 use super::served::OwnerRoute;
 use super::world::{Canary, EXPERIMENT, Request, World};
@@ -223,12 +223,6 @@ fn stable_of(route: &OwnerRoute, canary: &Canary) -> Option<(String, u32)> {
     let mut clusters = route.clusters.iter();
     let found = clusters.find(|(cluster, _)| service_of(cluster) == canary.name);
     found.cloned()
-}
-
-/// The name of the Service of a cluster: `reviews` of `shop/reviews:8080`.
-pub(super) fn service_of(cluster: &str) -> &str {
-    let name = cluster.rsplit('/').next().unwrap_or_default();
-    name.split(':').next().unwrap_or_default()
 }
 
 fn canary_cluster(stable: &str, canary: &Canary) -> String {

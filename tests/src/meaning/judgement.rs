@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::backends::{Answer, Received};
-use super::judge::service_of;
 use super::world::{EXPERIMENT, Request};
 
 /// A difference that no step explains.
@@ -156,6 +155,12 @@ fn part(one: &Received, other: &Received) -> Option<&'static str> {
         return Some("policy");
     }
     (one.headers != other.headers).then_some("headers")
+}
+
+/// The name of the Service of a cluster: `reviews` of `shop/reviews:8080`.
+pub(super) fn service_of(cluster: &str) -> &str {
+    let name = cluster.rsplit('/').next().unwrap_or_default();
+    name.split(':').next().unwrap_or_default()
 }
 
 /// Formats a request.

@@ -5,13 +5,23 @@ use std::collections::BTreeSet;
 use fastrand::Rng;
 use serde_json::Value;
 
-use super::generate::{POOL, chance, pick};
 use super::steps::{Act, Part};
 use super::text::{Text, pattern};
 use super::world::{Request, World};
 
 /// The limit of requests of a world.
 const LIMIT: usize = 36;
+
+/// The paths of matchers and of steps. Many lie within others.
+pub(super) const POOL: [&str; 7] = [
+    "/",
+    "/shop",
+    "/shop/legacy",
+    "/shop/legacy/orders",
+    "/reviews",
+    "/reviews/v2",
+    "/cart",
+];
 
 /// Returns the requests of a world, in an order of their own.
 pub(super) fn of(rng: &mut Rng, world: &World) -> Vec<Request> {
@@ -193,4 +203,12 @@ fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
 /// Without a doubled slash.
 fn clean(path: &str) -> String {
     path.replace("//", "/")
+}
+
+pub(super) fn chance(rng: &mut Rng, percent: u32) -> bool {
+    rng.u32(0..100) < percent
+}
+
+pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> Option<T> {
+    rng.choice(from).cloned()
 }

@@ -1,11 +1,14 @@
-//! The steps of a Rollout: their form in the Rollout, and which requests they name.
+//! Requests, and the steps of a Rollout: their form in the Rollout, and which requests they name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 
 use super::text::Text;
-use super::world::{EXPERIMENT, Request};
+
+/// The Service of an experiment.
+pub(super) const EXPERIMENT: &str = "trial";
 
 /// What the controller does next for a Rollout.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +28,24 @@ pub(super) enum Act {
     Experiment(i32),
     Abort,
     Promote,
+}
+
+/// A request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Request {
+    /// The TCP or TLS route, such as `tcp0`; empty for HTTP.
+    pub(super) route: String,
+    pub(super) method: String,
+    /// With the query.
+    pub(super) path: String,
+    pub(super) headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    /// The path without the query.
+    pub(super) fn path_only(&self) -> &str {
+        self.path.split('?').next().unwrap_or_default()
+    }
 }
 
 /// An entry of a mirror step. All parts must match.

@@ -1,19 +1,17 @@
 //! A world: what owners wrote, the Rollouts, what the controller asks for, and the requests. Plain data, so that it can be
 //! printed and shrunk.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::steps::Act;
+pub(super) use super::steps::{EXPERIMENT, Request};
 
 /// The namespace of all objects.
 pub(super) const NAMESPACE: &str = "shop";
 /// The host of the root tables.
 pub(super) const HOST: &str = "shop.example.com";
-/// The Service of an experiment.
-pub(super) const EXPERIMENT: &str = "trial";
 /// The name of the plugin in a Rollout.
 const PLUGIN: &str = "solo-io/glooplatform";
 
@@ -53,28 +51,10 @@ pub(super) struct Step {
     pub(super) act: Act,
 }
 
-/// A request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Request {
-    /// The TCP or TLS route, such as `tcp0`; empty for HTTP.
-    pub(super) route: String,
-    pub(super) method: String,
-    /// With the query.
-    pub(super) path: String,
-    pub(super) headers: BTreeMap<String, String>,
-}
-
 impl Canary {
     /// The name of the canary Service.
     pub(super) fn canary(&self) -> String {
         format!("{}-canary", self.name)
-    }
-}
-
-impl Request {
-    /// The path without the query.
-    pub(super) fn path_only(&self) -> &str {
-        self.path.split('?').next().unwrap_or_default()
     }
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::Fault;
-use crate::meaning::judge::service_of;
+use crate::meaning::judgement::service_of;
 use crate::meaning::play::{Snapshot, play};
 use crate::meaning::served::{Host, OwnerRoute, Unserved, hosts, number, virtual_host};
 use crate::meaning::world::World;
