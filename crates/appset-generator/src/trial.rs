@@ -93,6 +93,16 @@ impl Profile {
         paths.filter_map(Value::as_str).take(MAX_ALIASES)
     }
 
+    /// Returns the labels that the aliases need.
+    fn labels(&self) -> Value {
+        let needed = self.aliases().filter_map(|path| {
+            let mut steps = path.split('.');
+            steps.find(|step| matches!(*step, "labels" | "clusterLabels"))?;
+            Some((steps.next()?.to_owned(), json!("a")))
+        });
+        Value::Object(needed.collect())
+    }
+
     /// Adds the parameters that only a caller has.
     fn complete(&self, parameters: &mut Map<String, Value>, source: &Source) {
         let mut add = |key: &str, value: Value| {
@@ -158,12 +168,6 @@ impl Profile {
             ))),
             _ => Ok(()),
         };
-        let steps = self.aliases().map(|path| path.split('.'));
-        let after_labels = steps.filter_map(|steps| {
-            let mut steps = steps.skip_while(|step| !matches!(*step, "labels" | "clusterLabels"));
-            Some((steps.nth(1)?.to_owned(), json!("a")))
-        });
-        let labels = Value::Object(after_labels.collect());
         let found = match query.source {
             SourceQuery::Static(source) => {
                 return query.output.answer(source.into_sets()).map(drop);
@@ -176,13 +180,13 @@ impl Profile {
             }
             SourceQuery::GlooRoutes(routes) => {
                 is_read(routes.places())?;
-                routes.example(&labels)?
+                routes.example(&self.labels())?
             }
             SourceQuery::Rollouts(rollouts) => {
                 is_read(rollouts.places())?;
-                rollouts.example(&labels)?
+                rollouts.example(&self.labels())?
             }
-            SourceQuery::GlooWorkspaces(workspaces) => workspaces.example(&labels)?,
+            SourceQuery::GlooWorkspaces(workspaces) => workspaces.example(&self.labels())?,
         };
         match query.output.answer(found) {
             // There may be as many objects as needed.

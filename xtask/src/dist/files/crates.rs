@@ -45,7 +45,8 @@ fn embed(sh: &Shell, packed: &[PathBuf]) -> anyhow::Result<()> {
     for file in packed {
         cmd!(sh, "tar --extract --file {file} --directory {project}").run()?;
     }
-    sh.copy_file("examples/embed.rs", project.join("src/main.rs"))?;
+    let sources = sh.create_dir(project.join("src"))?;
+    sh.copy_file("examples/embed.rs", sources.join("main.rs"))?;
     sh.copy_file("Cargo.lock", &project)?;
     let version = env!("CARGO_PKG_VERSION");
     let patches = NAMES.map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n"));
