@@ -1,5 +1,7 @@
 //! The keys of a kind of source, and how the values of its parameters are read.
 
+use std::ops::RangeInclusive;
+
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
@@ -17,7 +19,7 @@ pub(crate) struct Schema {
     pub(crate) output_key: &'static str,
 }
 
-/// Reads a text that is not [blank](is_blank).
+/// Reads a text that has no [blanks](has_blanks) where none can be.
 pub(crate) fn text<'a>(block: &Block<'a>, key: &str) -> Result<Option<&'a str>, Problem> {
     match block.string(key)? {
         Some(text) if has_blanks(text) => Err(blank(block.path(key), text)),
@@ -35,27 +37,33 @@ pub(crate) fn has_blanks(text: &str) -> bool {
     is_blank(text) || text.trim() != text || text.contains(char::is_control)
 }
 
-/// Whether nothing in `text` can be seen: blanks, control characters, and Unicode's characters of no width.
+/// Whether nothing in `text` can be seen: blanks, control characters, and [`UNSEEN`].
 pub(crate) fn is_blank(text: &str) -> bool {
     let is_unseen = |c: char| {
-        c.is_whitespace()
-            || c.is_control()
-            || matches!(
-                c,
-                '\u{ad}'
-                    | '\u{34f}'
-                    | '\u{61c}'
-                    | '\u{115f}'
-                    | '\u{1160}'
-                    | '\u{17b4}'
-                    | '\u{17b5}'
-                    | '\u{180b}'..='\u{180f}'
-            )
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}')
-            || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
+        c.is_whitespace() || c.is_control() || UNSEEN.iter().any(|range| range.contains(&c))
     };
     text.chars().all(is_unseen)
 }
+
+/// Unicode's characters without a shape: those of no width, fillers, and the empty Braille pattern.
+const UNSEEN: [RangeInclusive<char>; 16] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{61c}'..='\u{61c}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{2800}'..='\u{2800}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fff8}',
+    '\u{e0000}'..='\u{e0fff}',
+];
 
 /// Reads a count, which may be a number or a string: templates turn every value into a string.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {

@@ -117,8 +117,7 @@ impl Profile {
         let is_file =
             |name: &&String| !has_blanks(name) && !name.starts_with('.') && !name.contains('/');
         if let Some(name) = self.tokens.iter().flatten().find(|name| !is_file(name)) {
-            let expected =
-                "the name of a file in the directory of --tokens, which does not begin with a dot";
+            let expected = "the name of a file with a token, which does not begin with a dot";
             return Err(profile.wrong("tokens", name, expected).into());
         }
         let images = configured.get(ImageDigests::SCHEMA.name);
