@@ -130,7 +130,38 @@ async fn a_reported_fight_lets_no_second_repair_begin_beside_the_first() {
     table.end().await;
 }
 
-/// A repair meets a call of another Rollout, which is writing the table. That write causes no event from outside.
+/// The repair has compared the table with its intent before another Rollout is repaired, and conflicts with that.
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_conflicts_with_another_rollouts_repair_is_made_again() {
+    let table = Table::new(&["a", "b"]).await;
+    table.world.set_mode(Mode::Chooses);
+    table.drift(0);
+    table.drift(1);
+    table.go(SEEN).await;
+    table.go(SEEN).await;
+    sleep(Duration::from_millis(150)).await;
+    let of_b = ["one: get Rollout b", "one: get Rollout b is answered"];
+    table.go(&REPAIR[..2]).await;
+    table.go(&of_b).await;
+    // Both have planned, and ask the fence.
+    table.go(&[REPAIR[2], REPAIR[3]]).await;
+    for part in [SENT, WRITE, SEEN] {
+        table.go(part).await;
+    }
+    table.go(&[REPAIR[2], REPAIR[3]]).await;
+    for part in [SENT, WRITE] {
+        table.go(part).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    table.world.set_mode(Mode::Drains);
+    let scheduler = tokio::spawn(table.world.clone().schedule());
+    sleep(Duration::from_secs(1)).await;
+    scheduler.abort();
+    assert_eq!(table.world.shares(&key()), [25, 25]);
+    table.end().await;
+}
+
+/// A repair meets a call of another Rollout, which is writing the table. That write causes no event from outside.
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_meets_another_rollouts_write_is_made_after_it() {
     let table = Table::new(&["a", "b"]).await;

@@ -17,7 +17,7 @@ use super::history::play;
 use super::world::World;
 
 /// Number of seeds of an ordinary run.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 100;
 /// Number of violations that are printed with their histories.
 const PRINTED: usize = 3;
 

@@ -94,9 +94,13 @@ async fn act(world: &Arc<World>) {
     }
     sleep(REST).await;
     if setup.is_faulty {
-        // What fails is repeated by the next pass, which each controller makes within 15 minutes.
-        for controller in &mut controllers {
-            controller.reconcile().await;
+        // What fails is repeated by the next pass, which each controller makes within 15 minutes. It makes more of them while
+        // a promotion is held.
+        for _ in 0..10 {
+            for controller in &mut controllers {
+                controller.reconcile().await;
+            }
+            sleep(AGAIN).await;
         }
         sleep(REST / 2).await;
     }
