@@ -93,7 +93,7 @@ async fn act(world: &Arc<World>) {
         controller.serve();
     }
     sleep(REST).await;
-    if setup.is_faulty {
+    if world.has_failed() {
         // What fails is repeated by the next pass, which each controller makes within 15 minutes. It makes more of them while
         // a promotion is held.
         for _ in 0..10 {

@@ -288,7 +288,8 @@ impl Process {
         timeout_at(end.min(deadline), request)
             .await
             .unwrap_or_else(|_| {
-                self.world.note(format!("{}: {verb} times out", self.name));
+                let text = format!("{}: {verb} times out", self.name);
+                self.world.timed_out(text);
                 Err(if deadline < end {
                     StoreError::CallEnded { verb, what }
                 } else {
