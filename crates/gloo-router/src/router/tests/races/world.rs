@@ -577,6 +577,10 @@ impl State {
 
     /// Checks a revision that a process wrote.
     fn check_revision(&mut self, process: &str, before: &Value, after: &Value) {
+        let is_lost = self.lost_at.is_some_and(|at| Instant::now() > at);
+        if is_lost && process == FIRST {
+            self.violated(format!("{process} writes beside another leader"));
+        }
         for (rollout, expect) in self.expect.clone() {
             let (was, is) = (share(before, &rollout), share(after, &rollout));
             if expect.is_over && is > was {
