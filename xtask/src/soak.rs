@@ -1,9 +1,12 @@
-//! `cargo xtask soak`: runs the model of the plugin, real rollouts under disturbances, promotions under load, or the proof by
-//! requests, longer than the tests do.
+//! `cargo xtask soak`: runs the model of the plugin, its interleavings, real rollouts under disturbances, promotions under load,
+//! or the proof by requests, longer than the tests do.
 
 use xshell::{Shell, cmd};
 
 use crate::{go, traffic};
+
+/// The default time of interleavings, in seconds.
+const HOUR: u64 = 3600;
 
 /// Flags of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -11,7 +14,7 @@ pub(crate) struct Args {
     /// Minutes of histories, or of disturbances.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// Repeat the histories of a run that printed this number.
+    /// Repeat the histories of a run that printed this number, or begin with this interleaving.
     #[arg(long)]
     seed: Option<u64>,
     /// Instead of histories in memory, run real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`, and then the
@@ -38,6 +41,15 @@ pub(crate) struct Args {
         conflicts_with_all = ["seed", "chaos", "minutes", "traffic"]
     )]
     meaning: Option<u64>,
+    /// Instead of histories in memory, play interleavings of calls and the work between them, on all cores.
+    #[arg(long, conflicts_with_all = ["chaos", "minutes", "traffic", "meaning"])]
+    races: bool,
+    /// With --races: the number of interleavings. By default their time is limited instead.
+    #[arg(long, requires = "races")]
+    seeds: Option<u64>,
+    /// With --races: how long interleavings are played, an hour by default.
+    #[arg(long, requires = "races")]
+    seconds: Option<u64>,
     /// With --traffic: how many Rollouts of each kind run in parallel. They share a load of 200 requests per second.
     #[arg(long, default_value_t = 8, requires = "traffic", value_parser = clap::value_parser!(u32).range(1..=12))]
     lanes: u32,
@@ -55,6 +67,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if let Some(tables) = args.meaning {
         return traffic::meaning(sh, tables);
     }
+    if args.races {
+        return races(sh, args);
+    }
     if args.chaos {
         return go::chaos(sh, args.minutes);
     }
@@ -67,4 +82,23 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         soak = soak.env("MODEL_SEED", seed.to_string());
     }
     Ok(soak.quiet().run()?)
+}
+
+/// Plays interleavings, and prints how many per minute, and those with a violation.
+fn races(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    let mut races = cmd!(
+        sh,
+        "cargo test --locked --quiet --release --package gloo-router --lib -- races::explore --nocapture"
+    );
+    if let Some(seed) = args.seed {
+        races = races.env("RACES_SEED", seed.to_string());
+    }
+    if let Some(seeds) = args.seeds {
+        races = races.env("RACES_SEEDS", seeds.to_string());
+    }
+    let seconds = args.seconds.or(args.seeds.is_none().then_some(HOUR));
+    if let Some(seconds) = seconds {
+        races = races.env("RACES_SECONDS", seconds.to_string());
+    }
+    Ok(races.quiet().run()?)
 }

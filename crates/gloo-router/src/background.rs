@@ -71,7 +71,7 @@ impl Drop for StopWatchesOnDrop {
 }
 
 /// Runs the work of the tasks of this module. Does not end.
-async fn run<S: Store, W: Watched, F: Fence>(
+pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     settings: Settings,
     router: &Arc<GlooRouter<S>>,
     watched: Arc<W>,

@@ -674,7 +674,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
             return Ok(());
         }
-        let others = self.background.suspend(rollout);
+        let others = self.take_over(rollout);
         let priority = deadline::priority_of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
             self.set_weights(rollout, desired, additional, others, deadline)
@@ -705,7 +705,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        self.background.suspend(rollout);
+        self.take_over(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
                 self.manage_or_defer(&complete, from_rpc::header_route(route), deadline)
@@ -721,7 +721,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        self.background.suspend(rollout);
+        self.take_over(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
                 let route = read::as_in_current_step(&complete, route);
@@ -739,7 +739,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         if self.defer(rollout).await {
             return Ok(());
         }
-        self.background.suspend(rollout);
+        self.take_over(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
         self.call(deadline::priority_of_removal(rollout), |deadline| {
             self.manage_or_defer(rollout, removal, deadline)

@@ -211,11 +211,6 @@ impl StandingIntents {
         self.are_resumed && !self.before.contains_key(rollout)
     }
 
-    /// Whether a call for the Rollout is running, or its last one left an intent.
-    pub(crate) fn has_called(&self, rollout: &ObjectKey) -> bool {
-        self.before.contains_key(rollout) || self.rollouts.contains_key(rollout)
-    }
-
     /// Returns the intent of a Rollout.
     pub(crate) fn of(&self, rollout: &ObjectKey) -> Option<&Standing> {
         self.rollouts.get(rollout)

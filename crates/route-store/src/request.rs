@@ -47,13 +47,14 @@ impl Permit {
         let _ = self.0.set(());
     }
 
-    /// Waits until the permission is withdrawn.
-    pub(crate) async fn withdrawn(&self) {
+    /// Waits until the permission is withdrawn. For stores whose requests wait before they are sent.
+    pub async fn withdrawn(&self) {
         self.0.wait().await;
     }
 
     /// Returns the permit of the running future; without [`with_permit`] one that nobody withdraws.
-    pub(crate) fn current() -> Self {
+    #[must_use]
+    pub fn current() -> Self {
         PERMIT.try_with(Self::clone).unwrap_or_default()
     }
 }

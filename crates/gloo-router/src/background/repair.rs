@@ -84,9 +84,12 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             };
             tokio::select! {
                 change = changes.recv() => match change {
-                    Ok(Change { key, kind: ChangeKind::Applied }) => self.check_table(&mut scheduled, &key),
-                    // A write of this process needs no repair, and a deleted table cannot be repaired.
-                    Ok(Change { kind: ChangeKind::Written | ChangeKind::Deleted, .. }) => {}
+                    // A write of this process is right for its own Rollout, but a repair for another one conflicts with it.
+                    Ok(Change { key, kind: ChangeKind::Applied | ChangeKind::Written }) => {
+                        self.check_table(&mut scheduled, &key);
+                    }
+                    // A deleted table cannot be repaired.
+                    Ok(Change { kind: ChangeKind::Deleted, .. }) => {}
                     Err(RecvError::Lagged(_)) => {
                         for rollout in self.router.background().standing().rollouts() {
                             self.check_tables_of(&mut scheduled, &rollout);

@@ -1,7 +1,8 @@
 //! Work of the router outside of calls: it carries out the last SetWeight again for one table, and restores tables of deleted
 //! Rollouts.
 //!
-//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event.
+//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event, or
+//! another check if it is one of this process.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
     fights: Mutex<Fights>,
     pub(super) outside: OutsideWrites,
-    /// Rollouts whose SetWeight has ended and whose tables have to be checked.
+    /// Rollouts whose tables have to be checked, for example because their SetWeight has ended.
     set: Mutex<BTreeSet<ObjectKey>>,
     /// Tables for which a call detected a fight, with the Rollout.
     fought: Mutex<Vec<(ObjectKey, About)>>,
@@ -170,13 +171,18 @@ impl Background {
             }
         }
         if leaves_marks {
-            lock(&self.set).insert(key);
-            self.news.notify_one();
+            self.check_again(&key);
         }
     }
 
-    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the
-    /// call were ignored, and the tables for which a fight was detected, with the Rollout.
+    /// Lets the tables of a Rollout be checked.
+    pub(super) fn check_again(&self, rollout: &ObjectKey) {
+        lock(&self.set).insert(rollout.clone());
+        self.news.notify_one();
+    }
+
+    /// Waits for the end of a SetWeight or of a write that a repair met. Returns the Rollouts whose tables have to be checked,
+    /// because changes in the meantime were ignored, and the tables for which a fight was detected, with the Rollout.
     pub(crate) async fn news(&self) -> (BTreeSet<ObjectKey>, Vec<(ObjectKey, About)>) {
         loop {
             let set = std::mem::take(&mut *lock(&self.set));
@@ -265,8 +271,7 @@ impl<S: Store> GlooRouter<S> {
             standing.tables = selected.keys();
             standing.request = Some(Arc::new(request));
             self.background.standing().resume(rollout, standing);
-            lock(&self.background.set).insert(rollout.clone());
-            self.background.news.notify_one();
+            self.background.check_again(rollout);
         }
         Ok(())
     }

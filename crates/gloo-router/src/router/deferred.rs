@@ -2,7 +2,6 @@
 //! Rollouts once it is, and forgets deleted Rollouts.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Fence, GlooRouter, write::LivePolicies};
+use super::{Fence, GlooRouter, outside::TakenOver, write::LivePolicies};
 use crate::from_rpc::{self, Policy};
 use crate::report::Report;
 
@@ -29,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Deferred(Mutex<BTreeSet<ObjectKey>>);
 
 impl Deferred {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,6 +57,12 @@ impl<S: Store> GlooRouter<S> {
             self.deferred.lock().remove(&key);
         }
         defers
+    }
+
+    /// Takes over from writes outside of calls: a call begins that may ask for something else.
+    pub(super) fn take_over(&self, rollout: &Rollout) -> TakenOver {
+        self.deferred.lock().remove(&from_rpc::key(rollout));
+        self.background.suspend(rollout)
     }
 
     /// Returns the last known MirrorPolicies if none of `plans` changes a table or a policy.
@@ -114,11 +119,23 @@ impl GlooRouter<CachedRouteStore> {
             }
             sleep(PAUSE).await;
         };
-        let deferred = mem::take(&mut *self.deferred.lock());
-        let marked: BTreeSet<&ObjectKey> = tables.iter().flat_map(|it| &it.owners).collect();
-        for rollout in deferred.iter().filter(|key| marked.contains(key)) {
+        let marked = tables.iter().flat_map(|it| &it.owners).collect();
+        self.restore_deferred(&marked, fence).await;
+    }
+}
+
+impl<S: Store> GlooRouter<S> {
+    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table.
+    pub(super) async fn restore_deferred(&self, marked: &BTreeSet<&ObjectKey>, fence: &impl Fence) {
+        let deferred = {
+            let mut deferred = self.deferred.lock();
+            deferred.retain(|rollout| marked.contains(rollout));
+            deferred.clone()
+        };
+        for rollout in &deferred {
             info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
             self.restore_rest(rollout, fence).await;
+            self.deferred.lock().remove(rollout);
         }
     }
 
@@ -138,8 +155,8 @@ impl GlooRouter<CachedRouteStore> {
             max: live.max_traffic_weight(),
         };
         let write = async {
-            // A call that has begun meanwhile takes over.
-            if self.background().standing().has_called(key) {
+            // A call that has begun meanwhile has taken over.
+            if !self.deferred.lock().remove(key) {
                 return;
             }
             let shift = |deadline| self.shift_weights(&live, rest, &[], Decision::Plan, deadline);

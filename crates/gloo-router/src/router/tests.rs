@@ -1,5 +1,6 @@
 //! Tests of the router over a memory store: what SetWeight writes and refuses, and how it retries.
 
+mod between_calls;
 mod cached;
 mod faulty;
 mod guard;

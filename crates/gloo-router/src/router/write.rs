@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use route_planner::{IntentKind, Plan, PlanError, PolicyChange, plan, plan_toward_stable};
-use route_store::{Priority, RouteStore, Store, StoreError, with_context};
+use route_store::{Permit, Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
 use super::{GlooRouter, deadline::Deadline, memory::Urgency};
@@ -334,10 +334,12 @@ impl<S: Store> GlooRouter<S> {
         let lock = self.memory.locks.lock(&table, urgency);
         let (_guard, attempts) = match retries {
             Retries::OnConflict => (lock.await, WRITE_ATTEMPTS),
-            // The holder of the lock plans on a newer version of the table.
             Retries::Never => match lock.now_or_never() {
                 Some(guard) => (guard, 1),
-                None => return Err(StoreError::Conflict(format!("RouteTable {table}")).into()),
+                None => {
+                    self.check_after_holder(&request.rollout, &table).await;
+                    return Err(StoreError::Conflict(format!("RouteTable {table}")).into());
+                }
             },
         };
         for attempt in 1.. {
@@ -364,6 +366,18 @@ impl<S: Store> GlooRouter<S> {
             info!(rollout = %request.rollout, route_table = %table, "{edit}");
         }
         Ok((write.plan, left))
+    }
+
+    /// Lets a table be checked again when the holder of its lock has ended. The holder may write for another Rollout, or
+    /// nothing, so no event of a watch follows that would cause the check.
+    async fn check_after_holder(&self, rollout: &ObjectKey, table: &ObjectKey) {
+        let permit = Permit::current();
+        tokio::select! {
+            free = self.memory.locks.lock(table, Urgency::More) => drop(free),
+            // A call has taken over, and must not wait.
+            () = permit.withdrawn() => {}
+        }
+        self.background.check_again(rollout);
     }
 
     /// Returns the MirrorPolicies of the cluster.

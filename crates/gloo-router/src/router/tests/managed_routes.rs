@@ -249,7 +249,7 @@ async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
 }
 
-fn mirror(percentage: i32) -> SetMirrorRoute {
+pub(super) fn mirror(percentage: i32) -> SetMirrorRoute {
     let path = StringMatch {
         prefix: "/".into(),
         ..StringMatch::default()

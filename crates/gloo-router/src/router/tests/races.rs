@@ -1,5 +1,13 @@
 //! Calls beside the work outside of calls: every request takes a random time, on a paused clock, so that each seed is another
 //! order of events. After an abort was answered, no later revision may have a share of the canary.
+//!
+//! [`explore`] does the same for whole histories.
+
+mod by_hand;
+mod explore;
+mod history;
+mod process;
+mod world;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +27,7 @@ impl Fence for Leader {
 }
 
 /// A Rollout at its step of 25 %.
-fn object(status: &Value) -> Value {
+pub(super) fn object(status: &Value) -> Value {
     let mut object = json!({
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Rollout",
@@ -36,7 +44,7 @@ fn object(status: &Value) -> Value {
     object
 }
 
-fn read(object: Value) -> Rollout {
+pub(super) fn read(object: Value) -> Rollout {
     serde_json::from_value(object).unwrap()
 }
 

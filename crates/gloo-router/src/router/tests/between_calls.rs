@@ -1,0 +1,213 @@
+//! Tests of what is written between the calls: each write asks the fence, and a newer call takes over.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use route_store::fake_api::{FakeApi, Fault};
+use route_store::{CachedRouteStore, Clusters, Controller};
+use tokio::time::sleep;
+
+use super::managed_routes::{mirror, mirror_rollout};
+use super::*;
+use crate::background::{Settings, between_calls};
+use crate::collect::Part;
+use crate::report::Orphanage;
+
+/// Allows this many writes, as a Lease that is lost afterwards.
+struct Allows(AtomicUsize);
+
+impl Allows {
+    fn times(number: usize) -> Self {
+        Self(AtomicUsize::new(number))
+    }
+}
+
+impl Fence for Allows {
+    async fn allows(&self) -> bool {
+        let left = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+        left.is_ok()
+    }
+}
+
+/// Two tables that a Rollout mirrors requests of.
+async fn mirrored() -> Fixture {
+    let other = table("shop-2", vec![route_to("web")]);
+    let fixture = Fixture::new([shop(), other]);
+    let names = json!({"routeTableSelector": {"names": ["shop", "shop-2"], "namespace": "mesh"}});
+    let rollout = mirror_rollout(names);
+    let set: Result<(), RouterError> = fixture.router.set_mirror_route(&rollout, &mirror(30)).await;
+    set.unwrap();
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    fixture.store.taken();
+    fixture
+}
+
+/// Collects what a deleted Rollout left, while the fence allows so many writes.
+async fn check_collection(allowed: usize, expect: &[&str]) {
+    let fixture = mirrored().await;
+    let part = Part {
+        rollout: ObjectKey::new("shop", "web"),
+        table: key(),
+    };
+    let fence = Allows::times(allowed);
+    let collected = fixture.router.collect(&part, Orphanage::Deleted, &fence);
+    collected.await;
+    assert_eq!(fixture.store.taken(), expect, "{allowed} allowed");
+}
+
+///
+#[tokio::test]
+async fn the_fence_is_asked_before_each_write_of_a_collection() {
+    check_collection(0, &[]).await;
+    check_collection(1, &["delete"]).await;
+    check_collection(2, &["delete", "delete"]).await;
+    check_collection(3, &["delete", "delete", "table"]).await;
+}
+
+/// Returns a Rollout with this status.
+fn with_status(status: Value) -> Rollout {
+    let mut rollout = rollout(select_shop());
+    rollout.metadata.uid = "u1".into();
+    rollout.status = serde_json::from_value(status).unwrap();
+    rollout
+}
+
+/// A Rollout at rest, whose table still has marks of its last update.
+async fn at_rest_with_marks() -> Fixture {
+    let fixture = Fixture::new([shop()]).with_call_timeout();
+    let status = json!({"stableRS": "s1", "currentPodHash": "c1"});
+    fixture.set_weight(&with_status(status), 25).await.unwrap();
+    // A new process knows nothing of the update.
+    let fixture = Fixture {
+        router: GlooRouter::new(fixture.store.clone(), fixture.router.policy.clone()),
+        store: fixture.store,
+    };
+    let mut object = races::object(&json!({}));
+    object["status"] = json!({
+        "stableRS": "s1", "currentPodHash": "s1",
+        "canary": {"weights": {"canary": {"weight": 0}, "stable": {"weight": 100}}},
+    });
+    fixture.store.put_rollout(object).unwrap();
+    fixture
+}
+
+impl Fixture {
+    /// Restores the tables of the Rollout, whose call was deferred.
+    async fn restore(&self, fence: &impl Fence) {
+        let rollout = ObjectKey::new("shop", "web");
+        self.router.deferred.lock().insert(rollout.clone());
+        let marked = [&rollout].into();
+        self.router.restore_deferred(&marked, fence).await;
+        assert!(self.router.deferred.lock().is_empty());
+    }
+}
+
+///
+#[tokio::test]
+async fn a_deferred_rollout_is_restored_only_through_the_fence() {
+    for (allowed, expect) in [
+        (0, named(&[("web", Some(75)), ("web-canary", Some(25))])),
+        (1, named(&[("web", None)])),
+    ] {
+        let fixture = at_rest_with_marks().await;
+        fixture.restore(&Allows::times(allowed)).await;
+        assert_eq!(fixture.weights(&key()), expect, "{allowed} allowed");
+    }
+}
+
+/// A fence that is answered after a call for the next version.
+struct After {
+    fixture: Arc<Fixture>,
+    /// A weight that the status does not admit leaves no intent.
+    steps: Value,
+}
+
+impl Fence for After {
+    async fn allows(&self) -> bool {
+        let mut called = with_status(json!({"stableRS": "s1", "currentPodHash": "c2"}));
+        canary(&mut called).steps = serde_json::from_value(self.steps.clone()).unwrap();
+        self.fixture.set_weight(&called, 40).await.unwrap();
+        true
+    }
+}
+
+async fn check_newer_call(steps: Value, intent: Option<i32>) {
+    let fixture = Arc::new(at_rest_with_marks().await);
+    let rollout = ObjectKey::new("shop", "web");
+    let before = fixture.store.writes();
+    let fence = After {
+        fixture: fixture.clone(),
+        steps,
+    };
+    fixture.restore(&fence).await;
+    assert_eq!(fixture.store.writes(), before + 1, "only the call writes");
+    let standing = fixture.router.background.standing().of(&rollout).cloned();
+    assert_eq!(standing.map(|it| it.desired), intent.map(desired));
+}
+
+///
+#[tokio::test]
+async fn the_restore_of_a_deferred_rollout_leaves_a_newer_call_alone() {
+    check_newer_call(json!([{"setWeight": 40}]), Some(40)).await;
+    check_newer_call(json!([]), None).await;
+}
+
+/// The tables cannot be listed anywhere, so it is never known which deferred Rollouts have marks, and Rollouts are
+/// watched in one namespace.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    let live = races::object(&json!({}));
+    api.put("rollouts", live.clone());
+    api.behave(|api| {
+        for request in [
+            "list routetables",
+            "list all routetables",
+            "list all rollouts",
+        ] {
+            api.faults.insert(request.to_owned(), Fault::Forbidden);
+        }
+    });
+    let policy = Policy {
+        plugin_names: vec!["solo-io/glooplatform".into()],
+        ..Policy::default()
+    };
+    let store = Arc::new(CachedRouteStore::new(
+        Clusters::one(Arc::new(api.store())),
+        table_keeper(policy.clone()),
+        rollout_keeper(policy.clone()),
+        Vec::new(),
+    ));
+    let router = GlooRouter::new(store, policy);
+    let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
+    let settings = Settings {
+        repair: true,
+        collect_after: Duration::from_secs(30),
+        request_timeout: Duration::from_secs(3),
+    };
+    let controller = Controller {
+        namespace: "argo-rollouts".into(),
+        hostname: "pod-1".into(),
+        identity: None,
+    };
+    router.spawn(between_calls(router.clone(), settings, controller));
+    sleep(Duration::from_secs(3)).await;
+    let live = api.get("rollouts", &ObjectKey::new("shop", "web")).unwrap();
+    let called: Rollout = serde_json::from_value(live).unwrap();
+    let set: Result<(), RouterError> = router.set_weight(&called, desired(25), &[]).await;
+    set.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    let rollout = from_rpc::key(&called);
+    assert_eq!(router.background.standing().rollouts(), [rollout.clone()]);
+    let tables = router.store.tables();
+    assert!(tables.checked(Duration::MAX).is_err(), "the check goes on");
+    api.delete("rollouts", &rollout);
+    sleep(Duration::from_secs(3)).await;
+    assert!(router.background.standing().rollouts().is_empty());
+    assert!(router.memory.is_empty());
+    router.stop().await;
+}
