@@ -22,7 +22,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
     error_chain,
-    rollout::{SetHeaderRoute, SetMirrorRoute},
+    rollout::{Outdated, SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, ManagedRouteUpdate, Plan, belongs_to, is_rest};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
@@ -50,7 +50,7 @@ use self::{
     write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
 };
 use crate::{
-    error::{Failure, Failures, Outdated, ShiftError},
+    error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
     report::{About, Observer, Report},
     standing::Standing,
@@ -270,15 +270,13 @@ impl<S: Store> GlooRouter<S> {
     /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
     /// it did. The caller may have been paused while another controller was the leader.
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
-        let snapshot = request.snapshot.as_ref()?;
-        let newer = self
-            .store
-            .newer_rollout(&request.rollout, &snapshot.version);
+        let facts = request.facts.as_ref()?;
+        let newer = self.store.newer_rollout(&request.rollout, &facts.version);
         let rollout = request.rollout.clone();
         match deadline.reading(newer).await {
             Some(Ok(newer)) => {
-                let why = snapshot.outdated(newer.as_deref()?)?;
-                Some(Failure::Outdated { rollout, why })
+                let why = facts.outdated(newer.as_ref()?)?;
+                forbids_growth(why).then_some(Failure::Outdated { rollout, why })
             }
             Some(Err(StoreError::NotFound { .. })) => {
                 let why = Outdated::Gone;
@@ -413,11 +411,11 @@ impl<S: Store> GlooRouter<S> {
         if failures.is_empty() && !is_held && is_rest(&request.config, &request.intent) {
             self.memory.all_restored(key);
         }
-        let mut standing = Standing::new(rollout, desired, additional);
-        standing.are_removed = self.memory.has_removed(rollout);
-        standing.tables = keys;
-        standing.is_complete = failures.is_empty();
-        standing.request = Some(Arc::new(request.clone()));
+        let standing = Standing {
+            tables: keys,
+            is_complete: failures.is_empty(),
+            request: Arc::new(request),
+        };
         // The promotion guard watches a held promotion, so it needs no repairs.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
         Ok(WeightOutcome {
@@ -636,6 +634,13 @@ impl<S: Store> GlooRouter<S> {
             .leave_unfinished(rollout, call, !failures.is_empty());
         Ok(failures)
     }
+}
+
+/// Whether no traffic may move to the canary, because another version is rolled out, or none. The controller may have read the
+/// Rollout before other changes of it, as a full promotion, and asks for what they need in its next pass.
+fn forbids_growth(why: Outdated) -> bool {
+    use Outdated::{Abort, CurrentVersion, Gone, StableVersion};
+    matches!(why, Gone | StableVersion | CurrentVersion | Abort)
 }
 
 impl<S: Store> TrafficRouter for GlooRouter<S> {

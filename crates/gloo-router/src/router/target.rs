@@ -47,7 +47,7 @@ impl Target {
                 managed: ManagedRoutes::default(),
             },
             has_mirrors: false,
-            snapshot: None,
+            facts: None,
         })
     }
 }
