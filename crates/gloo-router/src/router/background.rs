@@ -25,7 +25,6 @@ use super::{
     deadline::Deadline,
     memory::Memory,
     outside::{OutsideWrites, TakenOver},
-    write::{moves, plan_all},
 };
 use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
@@ -242,7 +241,7 @@ impl<S: Store> GlooRouter<S> {
             return plan.moves_traffic();
         }
         match self.store.last_known_policies() {
-            Some(known) => moves(plan, &known),
+            Some(known) => plan.moves(&known),
             None => plan.moves_traffic(),
         }
     }
@@ -260,11 +259,7 @@ impl<S: Store> GlooRouter<S> {
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
-        let is_in_force = selected.failures.is_empty()
-            && plan_all(&request, &selected.tables)
-                .iter()
-                .all(|plan| plan.as_ref().is_ok_and(Plan::is_noop));
-        if is_in_force {
+        if selected.is_in_force(&request) {
             standing.tables = selected.keys();
             standing.request = Arc::new(request);
             self.background.standing().resume(rollout, standing);
@@ -378,7 +373,8 @@ impl<S: Store> GlooRouter<S> {
         let write = async {
             // A call that has begun meanwhile takes over the table.
             let is_current = self.background.standing().of(rollout) == Some(standing);
-            let shift = self.shift(&request, selected, deadline, Some(only));
+            let plans = selected.plan(&request);
+            let shift = self.shift(&request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
         };
         let shifted = self.background.outside.run(rollout, write).await?;
