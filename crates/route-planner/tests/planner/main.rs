@@ -15,5 +15,6 @@ mod patches;
 mod properties;
 mod refusals;
 mod restore;
+mod several_tables;
 mod table;
 mod warnings;
