@@ -185,6 +185,12 @@ impl Failures {
     }
 }
 
+impl From<Failures> for Vec<Failure> {
+    fn from(failures: Failures) -> Self {
+        failures.0
+    }
+}
+
 impl From<Failure> for Failures {
     fn from(failure: Failure) -> Self {
         Self(vec![failure])

@@ -21,10 +21,11 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
-    GlooRouter, RepairScope, carry_out,
+    GlooRouter, carry_out,
     deadline::Deadline,
     memory::Memory,
     outside::{OutsideWrites, TakenOver},
+    write::RepairScope,
 };
 use crate::collect::{Part, PluginUse};
 use crate::error::Failure;

@@ -34,7 +34,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Fence, GlooRouter, RepairScope, carry_out, deadline::Deadline, read::Plans};
+use super::{Fence, GlooRouter, carry_out, deadline::Deadline, read::Plans, write::RepairScope};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, HoldEnd, Report};

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use futures::future::join;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, ServicePort};
 use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
 use route_planner::{ExperimentPorts, IntentKind, Plan, Planned, plan, stable_service};
@@ -15,8 +16,9 @@ use tracing::{info, warn};
 
 use super::{GlooRouter, deadline::Deadline};
 use crate::{
-    error::Failure,
+    error::{Failure, ShiftError},
     from_rpc::{self, Request},
+    report::{About, Report},
 };
 
 /// The end of the warning about a Service whose ports are not known.
@@ -28,6 +30,16 @@ pub(super) struct Selected {
     pub(super) tables: Vec<RouteTableDoc>,
     /// Why other inputs of the call could not be read.
     pub(super) failures: Vec<Failure>,
+}
+
+/// What SetWeight reads.
+pub(super) struct WeightInputs<'r> {
+    /// The Rollout with the zero percentages that gob drops.
+    pub(super) complete: Cow<'r, Rollout>,
+    pub(super) request: Request,
+    pub(super) selected: Selected,
+    /// Whether `selected` has all tables that the Rollout selects.
+    pub(super) has_all: bool,
 }
 
 /// The selected tables with the plans of a request.
@@ -82,6 +94,64 @@ impl Selected {
 }
 
 impl<S: Store> GlooRouter<S> {
+    /// Reads what SetWeight needs. Reports entries of the plugin block that select no route.
+    pub(super) async fn read_weights<'r>(
+        &self,
+        rollout: &'r Rollout,
+        request: Request,
+        decision: Decision,
+        deadline: Deadline,
+    ) -> Result<WeightInputs<'r>, ShiftError> {
+        let complete = self.complete(rollout, deadline);
+        let selected = self.selected(&request, decision, deadline);
+        let (complete, selected) = join(complete, selected).await;
+        let (complete, mut request, unread) = match complete {
+            Ok(Cow::Owned(complete)) => {
+                let request = self.request(&complete, request.intent.kind)?;
+                (Cow::Owned(complete), request, None)
+            }
+            Ok(complete) => (complete, request, None),
+            Err(failure) => {
+                let request = request.without_new_routes();
+                (Cow::Borrowed(rollout), request, Some(failure))
+            }
+        };
+        let has_all = selected.failures.is_empty();
+        let mut selected = self.for_weights(&mut request, selected, deadline).await;
+        if has_all {
+            let entries = request.config.routes().unmatched(&selected.tables);
+            if self.memory.is_news(&request.rollout, &entries) {
+                let rollout = About::of_call(rollout);
+                self.observer
+                    .observe(&Report::Unmatched { rollout, entries });
+            }
+        }
+        selected.failures.extend(unread);
+        Ok(WeightInputs {
+            complete,
+            request,
+            selected,
+            has_all,
+        })
+    }
+
+    /// Returns the Rollout with the zero percentages that gob drops.
+    pub(super) async fn complete<'r>(
+        &self,
+        rollout: &'r Rollout,
+        deadline: Deadline,
+    ) -> Result<Cow<'r, Rollout>, Failure> {
+        let complete = restore_zero_percentages(&*self.store, rollout);
+        let rollout = from_rpc::key(rollout);
+        match deadline.reading(complete).await {
+            Some(complete) => complete.map_err(|source| Failure::Read {
+                rollout,
+                source: Box::new(source),
+            }),
+            None => Err(Failure::NotRead(format!("Rollout {rollout}"))),
+        }
+    }
+
     /// Reads the tables of a request, as fresh as `decision` needs them.
     ///
     /// While the API server does not answer, a request that would change nothing in the last known tables succeeds with

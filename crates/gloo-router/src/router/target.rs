@@ -5,12 +5,12 @@
 
 use gloo_types::ObjectKey;
 use route_planner::{
-    Intent, IntentKind, ManagedRoutes, Observation, PluginConfig, ServicePair, WeightSplit, observe,
+    Intent, IntentKind, ManagedRoutes, Observation, PluginConfig, ServicePair, WeightSplit,
 };
 use route_store::{Decision, Priority, Store};
 
-use super::{GlooRouter, read::Selected};
-use crate::error::{Failure, Failures, ShiftError};
+use super::GlooRouter;
+use crate::error::{Failures, ShiftError};
 use crate::from_rpc::{Policy, Request};
 
 /// Whose traffic is shifted, between which Services, in which tables.
@@ -90,18 +90,10 @@ impl<S: Store> GlooRouter<S> {
     pub async fn observe(&self, target: &Target, percent: u8) -> Result<Observation, ShiftError> {
         let look = |deadline| async move {
             let mut request = target.request(&self.policy, percent)?;
-            let selected = self.selected(&request, Decision::Verify, deadline).await;
-            let selected = self.for_weights(&mut request, selected, deadline).await;
-            let Selected { tables, failures } = selected;
-            Failures::check(failures)?;
-            for table in &tables {
-                let observation = observe(&request.config, &request.intent, table);
-                match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
-                    Observation::Verified => {}
-                    other => return Ok(other),
-                }
-            }
-            Ok(Observation::Verified)
+            let observed = self.observe_all(&mut request, Decision::Verify, deadline);
+            let mut observed = observed.await?.into_iter().map(|(_, it)| it);
+            let other = observed.find(|it| *it != Observation::Verified);
+            Ok(other.unwrap_or(Observation::Verified))
         };
         self.call(Priority::Call, look).await
     }

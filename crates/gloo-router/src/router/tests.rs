@@ -14,16 +14,19 @@ mod target;
 
 use std::sync::Arc;
 
+use futures::future::join;
+use gloo_types::ObjectKey;
 use rollouts_rpc::{
     error_chain,
     rollout::{CanaryStep, CanaryStrategy, ManagedRoute, RawJson, RolloutStatus, TrafficRouting},
 };
-use route_store::PolicyStore as _;
+use route_store::{PolicyStore as _, StoreError};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use self::faulty::Faulty;
 use super::*;
+use crate::report::{About, Report};
 
 /// A router and its memory store.
 struct Fixture {

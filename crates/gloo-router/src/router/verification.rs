@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use gloo_types::RouteTableDoc;
 use rollouts_rpc::{DesiredWeight, Rollout, Verification, WeightDestination};
-use route_planner::{IntentKind, Observation, VerifyMode, observe};
+use route_planner::{IntentKind, Observation, PlanError, VerifyMode, observe};
 use route_store::{Decision, Store};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -26,6 +27,24 @@ const WAIT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 impl<S: Store> GlooRouter<S> {
+    /// Observes a request in all selected tables, in their order.
+    pub(super) async fn observe_all(
+        &self,
+        request: &mut Request,
+        decision: Decision,
+        deadline: Deadline,
+    ) -> Result<Vec<(RouteTableDoc, Observation)>, Failures> {
+        let selected = self.selected(request, decision, deadline).await;
+        let Selected { tables, failures } = self.for_weights(request, selected, deadline).await;
+        Failures::check(failures)?;
+        let observed = tables.into_iter().map(|table| {
+            let observation = observe(&request.config, &request.intent, &table)?;
+            Ok((table, observation))
+        });
+        let observed: Result<_, PlanError> = observed.collect();
+        observed.map_err(|error| Failure::Plan(error).into())
+    }
+
     /// Answers VerifyWeight. The answer for all tables is that of the table furthest behind.
     pub(super) async fn verify(
         &self,
@@ -44,14 +63,10 @@ impl<S: Store> GlooRouter<S> {
         let complete = self.complete(rollout, deadline).await;
         let complete = complete.map_err(Failures::from)?;
         let mut request = self.request(&complete, weight)?;
-        let selected = self.selected(&request, decision, deadline).await;
-        let selected = self.for_weights(&mut request, selected, deadline).await;
-        let Selected { tables, failures } = selected;
-        Failures::check(failures)?;
+        let observed = self.observe_all(&mut request, decision, deadline).await?;
         let mut verification = Verification::Verified;
-        for table in &tables {
-            let observation = observe(&request.config, &request.intent, table);
-            let reason = match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
+        for (table, observation) in observed {
+            let reason = match observation {
                 Observation::Verified => continue,
                 Observation::NotApplicable { reason } => {
                     if verification == Verification::Verified {
@@ -68,7 +83,7 @@ impl<S: Store> GlooRouter<S> {
                     warn!(rollout = %request.rollout, "not verified until the table is corrected: {reason}");
                     self.observer.observe(&Report::GlooRejected {
                         rollout: About::of_call(rollout),
-                        table: About::of(table),
+                        table: About::of(&table),
                         reason,
                     });
                     continue;
@@ -90,7 +105,7 @@ impl<S: Store> GlooRouter<S> {
     pub(super) async fn check_acceptance(
         &self,
         rollout: &Rollout,
-        request: &Request,
+        request: &mut Request,
         deadline: Deadline,
     ) -> Vec<Failure> {
         let key = &request.rollout;
@@ -106,24 +121,17 @@ impl<S: Store> GlooRouter<S> {
         let end = Instant::now() + wait;
         let mut pause = FIRST_PAUSE;
         loop {
-            let Selected { tables, failures } =
-                self.selected(request, Decision::Verify, deadline).await;
-            if !failures.is_empty() {
-                return failures;
-            }
-            let observed =
-                tables.iter().map(
-                    |table| match observe(&request.config, &request.intent, table) {
-                        Ok(
-                            Observation::NotApplied { reason }
-                            | Observation::NotAccepted { reason }
-                            | Observation::Refused { reason },
-                        ) => Some(Failure::NotAccepted(reason)),
-                        Ok(Observation::Verified | Observation::NotApplicable { .. }) => None,
-                        Err(error) => Some(Failure::Plan(error)),
-                    },
-                );
-            let pending: Vec<_> = observed.flatten().collect();
+            let observed = match self.observe_all(request, Decision::Verify, deadline).await {
+                Ok(observed) => observed.into_iter(),
+                Err(failures) => return failures.into(),
+            };
+            let pending = observed.filter_map(|(_, observation)| match observation {
+                Observation::NotApplied { reason }
+                | Observation::NotAccepted { reason }
+                | Observation::Refused { reason } => Some(Failure::NotAccepted(reason)),
+                Observation::Verified | Observation::NotApplicable { .. } => None,
+            });
+            let pending: Vec<_> = pending.collect();
             if pending.is_empty() || Instant::now() >= end {
                 return pending;
             }

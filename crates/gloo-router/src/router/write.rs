@@ -1,15 +1,16 @@
-//! Writes what is decided: each table under its lock, with the MirrorPolicies of its mirror routes. After a conflict it is read and
+//! Decides what is written, and writes it: each table under its lock, with the MirrorPolicies of its mirror routes. After a conflict it is read and
 //! planned again.
 
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
-use route_planner::{Plan, PlanError, PolicyChange, TableWrite};
+use rollouts_rpc::rollout::Outdated;
+use route_planner::{Plan, PlanError, Planned, PolicyChange, TableWrite, decide};
 use route_store::{Permit, Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
-use super::{GlooRouter, deadline::Deadline, memory::Urgency};
+use super::{GlooRouter, deadline::Deadline, memory::Urgency, read::Plans};
 use crate::{error::Failure, from_rpc::Request};
 
 /// Attempts to write one table before a conflict becomes an error.
@@ -27,6 +28,32 @@ pub(super) enum Retries {
     Never,
 }
 
+/// The one table that a repair may write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RepairScope<'t> {
+    pub(super) table: &'t ObjectKey,
+    /// Whether the canary's share in it may grow.
+    pub(super) may_grow: bool,
+}
+
+/// The outcome of carrying out a request.
+pub(super) struct ShiftOutcome {
+    /// Why some tables could not be planned.
+    pub(super) failures: Vec<Failure>,
+    /// Why some objects could not be written.
+    pub(super) unwritten: Vec<Failure>,
+    /// Tables whose plan moved traffic, whether or not the write succeeded.
+    pub(super) moved: Vec<ObjectKey>,
+    /// Whether some table keeps marks of the Rollout.
+    pub(super) leaves_marks: bool,
+}
+
+impl ShiftOutcome {
+    pub(super) fn into_failures(self) -> Vec<Failure> {
+        self.failures.into_iter().chain(self.unwritten).collect()
+    }
+}
+
 /// Returns the tables in which `writes` move traffic. `live` are the existing MirrorPolicies.
 pub(super) fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
     let moving = writes.iter().filter(|write| write.plan.moves(live));
@@ -34,6 +61,86 @@ pub(super) fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<Obj
 }
 
 impl<S: Store> GlooRouter<S> {
+    /// Writes every plan that may be written. `only` limits a repair to one table.
+    pub(super) async fn shift(
+        &self,
+        request: &Request,
+        plans: Plans,
+        deadline: Deadline,
+        only: Option<RepairScope<'_>>,
+    ) -> ShiftOutcome {
+        let (config, intent) = (&request.config, &request.intent);
+        let Plans {
+            tables,
+            mut failures,
+        } = plans;
+        let leaves_marks = tables
+            .iter()
+            .filter_map(Planned::plan)
+            .any(|plan| plan.leaves_marks);
+        let policies = self.policies_for(request, &tables, deadline).await;
+        let policies = policies.map_err(|failure| failures.push(failure)).ok();
+        let policies = policies.as_deref();
+        if only.is_none() && tables.iter().any(|it| it.adds_share(intent)) {
+            failures.extend(self.outdated(request, deadline).await);
+        }
+        let mut writes = decide(config, intent, tables, policies, !failures.is_empty());
+        failures.extend(writes.errors.drain(..).map(Failure::Plan));
+        if let Some(only) = only {
+            writes.retain(only.table);
+        }
+        let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
+        let live = policies.unwrap_or_default();
+        let mut moved: Vec<ObjectKey> = moving(&writes.steady, live);
+        let written = self.write_all(request, writes.steady, live, deadline, retries);
+        let mut unwritten = written.await;
+        let may_grow =
+            failures.is_empty() && unwritten.is_empty() && only.is_none_or(|only| only.may_grow);
+        let mut rest = Vec::new();
+        for growing in writes.growing {
+            if may_grow {
+                rest.push(growing.write);
+            } else {
+                match growing.toward_stable(config, intent, policies) {
+                    Ok(write) => rest.push(write),
+                    Err(error) => failures.push(error.into()),
+                }
+            }
+        }
+        moved.extend(moving(&rest, live));
+        let written = self.write_all(request, rest, live, deadline, retries);
+        unwritten.extend(written.await);
+        ShiftOutcome {
+            failures,
+            unwritten,
+            moved,
+            leaves_marks,
+        }
+    }
+
+    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
+    /// it did. The caller may have been paused while another controller was the leader.
+    async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
+        let facts = request.facts.as_ref()?;
+        let newer = self.store.newer_rollout(&request.rollout, &facts.version);
+        let rollout = request.rollout.clone();
+        match deadline.reading(newer).await {
+            Some(Ok(newer)) => {
+                let why = facts.outdated(newer.as_ref()?)?;
+                forbids_growth(why).then_some(Failure::Outdated { rollout, why })
+            }
+            Some(Err(StoreError::NotFound { .. })) => {
+                let why = Outdated::Gone;
+                Some(Failure::Outdated { rollout, why })
+            }
+            Some(Err(source)) => Some(Failure::Read {
+                rollout,
+                source: Box::new(source),
+            }),
+            None => Some(Failure::NotRead(format!("Rollout {rollout}"))),
+        }
+    }
+
     /// Writes all tables concurrently, so that a slow one does not use up the time of the others.
     pub(super) async fn write_all(
         &self,
@@ -228,6 +335,13 @@ impl<S: Store> GlooRouter<S> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether no traffic may move to the canary, because another version is rolled out, or none. The controller may have read the
+/// Rollout before other changes of it, as a full promotion, and asks for what they need in its next pass.
+fn forbids_growth(why: Outdated) -> bool {
+    use Outdated::{Abort, CurrentVersion, Gone, StableVersion};
+    matches!(why, Gone | StableVersion | CurrentVersion | Abort)
 }
 
 fn report(plan: &Plan, request: &Request) {

@@ -11,6 +11,7 @@ use super::*;
 use crate::background::{Settings, between_calls};
 use crate::collect::Part;
 use crate::report::Orphanage;
+use crate::standing::Standing;
 
 /// Allows this many writes, as a Lease that is lost afterwards.
 struct Allows(AtomicUsize);

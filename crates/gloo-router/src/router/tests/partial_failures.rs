@@ -1,8 +1,10 @@
 //! Weight 0 is always written where possible: what is written while a part of a call fails, and what the error names.
 
 use rollouts_rpc::rollout::{CanaryStep, SetMirrorRoute};
+use route_store::Decision;
 
 use super::{faulty::Fault, managed_routes::mirror_rollout, *};
+use crate::error::Failures;
 
 fn tables(names: &[&str]) -> Fixture {
     Fixture::new(names.iter().map(|name| table(name, vec![route_to("web")])))
