@@ -12,10 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, AT_50, AT_100, IDLE, promote_an_update};
-use e2e_tests::{ApiServerFault, Canary, Cluster, Proxy, Release, split};
+use e2e_tests::{ApiServerFault, Canary, Cluster, Proxy, Release, eventually, split};
 use futures::future::try_join;
 use serde_json::json;
 use tokio::time::sleep;
+
+/// Less than a call has for its reads and writes.
+const PATCH_DELAY: Duration = Duration::from_millis(1500);
 
 async fn behind_proxy(test: impl AsyncFnOnce(&Cluster, &Proxy) -> Result<()>) -> Result<()> {
     let (cluster, proxy) = Cluster::start_behind_proxy(Release::V1_9).await?;
@@ -29,6 +32,10 @@ async fn rollouts_continue_while_the_api_server_has_faults() -> Result<()> {
     behind_proxy(async |cluster, proxy| {
         overloaded(cluster, proxy).await.context("overloaded")?;
         late_events(cluster, proxy).await.context("late events")?;
+        for (namespace, is_rollback) in [("abort", false), ("rollback", true)] {
+            let ended = ended_during_a_repair(cluster, proxy, namespace, is_rollback).await;
+            ended.context(namespace)?;
+        }
         let aborted = aborted_while_requests_fail(cluster, proxy).await;
         aborted.context("an abort while every request fails")
     })
@@ -85,6 +92,47 @@ async fn late_events(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     sleep(Duration::from_secs(10)).await;
     proxy.set_fault(None);
     history.equals(&[IDLE, AT_25, AT_50, AT_100, IDLE]).await
+}
+
+/// The owner puts the table back, and the update is aborted or rolled back while the PATCH of the repair is on its way. Without the annotation, nothing in the table shows the abort that there is something to restore.
+async fn ended_during_a_repair(
+    cluster: &Cluster,
+    proxy: &Proxy,
+    namespace: &str,
+    is_rollback: bool,
+) -> Result<()> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let original = canary.table().await?;
+    let first = canary.rollout().await?.data["spec"]["template"].clone();
+    canary.update_to_25().await?;
+    canary.idle().await?;
+    proxy.set_fault(Some(ApiServerFault::LatePatches(PATCH_DELAY)));
+    proxy.take_requests();
+    let reverted = canary.edit_table(|table| {
+        table.data["spec"] = original.data["spec"].clone();
+        table.metadata.annotations = original.metadata.annotations.clone();
+    });
+    reverted.await?;
+    eventually("the repair has sent its PATCH", async || {
+        let requests = proxy.take_requests();
+        ensure!(requests.iter().any(|request| request.verb == "patch"));
+        Ok(())
+    })
+    .await?;
+    if is_rollback {
+        canary.change_spec(json!({ "template": first })).await?;
+        canary.healthy().await?;
+    } else {
+        canary.abort().await?;
+        canary.aborted().await?;
+    }
+    // By now the PATCH has landed.
+    sleep(2 * PATCH_DELAY).await;
+    proxy.set_fault(None);
+    sleep(Duration::from_secs(1)).await;
+    canary.is_restored(&original).await?;
+    canary.splits(IDLE).await?;
+    Ok(())
 }
 
 /// The plugin restores the table as soon as the API server answers, although the circuit breaker is open after the failures.

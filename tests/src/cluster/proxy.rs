@@ -81,6 +81,8 @@ pub enum ApiServerFault {
     SilentWatches,
     /// Every event of a watch is delayed by a random time up to this one.
     LateEvents(Duration),
+    /// Every PATCH arrives this much later.
+    LatePatches(Duration),
     /// Lists and watches of all namespaces are answered with this status, or not at all.
     ListsOfAll(Option<StatusCode>),
 }
@@ -216,6 +218,9 @@ impl Shared {
             }
             Some(ApiServerFault::Failing) => {
                 return failure(StatusCode::INTERNAL_SERVER_ERROR, "etcd has no leader");
+            }
+            Some(ApiServerFault::LatePatches(delay)) if verb == "patch" => {
+                tokio::time::sleep(delay).await;
             }
             Some(ApiServerFault::ListsOfAll(status)) if is_of_all => match status {
                 Some(status) => return failure(status, "the list failed"),
