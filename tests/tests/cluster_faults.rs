@@ -102,6 +102,10 @@ async fn ended_during_a_repair(
     is_rollback: bool,
 ) -> Result<()> {
     let canary = Canary::deploy(cluster, namespace).await?;
+    // With it, no scale-down of canary Pods leads to further calls soon.
+    let dynamic = json!({ "strategy": { "canary": { "dynamicStableScale": true } } });
+    canary.change_spec(dynamic).await?;
+    canary.idle().await?;
     let original = canary.table().await?;
     let first = canary.rollout().await?.data["spec"]["template"].clone();
     canary.update_to_25().await?;
