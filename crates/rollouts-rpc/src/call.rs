@@ -26,18 +26,19 @@ use crate::netrpc::{self, Body, Decoded, Fault};
 use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{TrafficRouter, Verification};
 use crate::wire;
+use crate::workers::Workers;
 
 /// A plugin that can be served: [`Router`], [`Metrics`] or [`Step`] around a type that implements the trait of its kind.
 pub trait Plugin: sealed::Plugin {}
 
 pub(crate) mod sealed {
-    use super::{Duration, PluginKind, Service};
+    use super::{Duration, PluginKind, Service, Workers};
 
     pub trait Plugin: Send + Sync + 'static {
         const KIND: PluginKind;
 
         /// Returns the plugin as a service that allows each call `deadline`.
-        fn into_service(self, deadline: Duration) -> Service;
+        fn into_service(self, deadline: Duration, workers: Workers) -> Service;
     }
 }
 
@@ -63,8 +64,8 @@ macro_rules! plugins {
         impl<P: $implements> sealed::Plugin for $plugin<P> {
             const KIND: PluginKind = <Self as Dispatch>::KIND;
 
-            fn into_service(self, deadline: Duration) -> Service {
-                Service(Arc::new(PluginService::new(self, deadline)))
+            fn into_service(self, deadline: Duration, workers: Workers) -> Service {
+                Service(Arc::new(PluginService::new(self, deadline, workers)))
             }
         }
     )*};
@@ -274,8 +275,9 @@ impl<P: StepPlugin> Dispatch for Step<P> {
 
 /// A plugin as a net/rpc service.
 pub(crate) struct PluginService<P> {
-    plugin: P,
+    plugin: Arc<P>,
     deadline: Duration,
+    workers: Workers,
 }
 
 /// The method and the log span of a call in flight.
@@ -286,8 +288,12 @@ pub(crate) struct CallInfo<M> {
 }
 
 impl<P: Dispatch> PluginService<P> {
-    pub(crate) fn new(plugin: P, deadline: Duration) -> Self {
-        Self { plugin, deadline }
+    pub(crate) fn new(plugin: P, deadline: Duration, workers: Workers) -> Self {
+        Self {
+            plugin: Arc::new(plugin),
+            deadline,
+            workers,
+        }
     }
 
     /// Converts a fault to a reply, if the method's reply can hold it.
@@ -338,7 +344,12 @@ impl<P: Dispatch> netrpc::Service for PluginService<P> {
     }
 
     async fn stop(&self) {
-        self.plugin.stop().await;
+        let plugin = Arc::clone(&self.plugin);
+        let stop = async move { AssertUnwindSafe(plugin.stop()).catch_unwind().await };
+        if let Some(Err(panic)) = self.workers.run(stop).await {
+            let message = panic_message(panic);
+            error!("the plugin panicked while it stopped its background work: {message}");
+        }
     }
 
     fn call_info(&self, call: &P::Call) -> Self::CallInfo {
@@ -354,19 +365,19 @@ impl<P: Dispatch> netrpc::Service for PluginService<P> {
 
     async fn call(&self, info: &Self::CallInfo, call: P::Call) -> Result<P::Reply, Fault> {
         let CallInfo { method, span } = info;
-        let work = AssertUnwindSafe(self.plugin.dispatch(call)).catch_unwind();
-        let outcome = work.instrument(span.clone()).await;
+        let plugin = Arc::clone(&self.plugin);
+        let work = async move { AssertUnwindSafe(plugin.dispatch(call)).catch_unwind().await };
+        let outcome = self.workers.run(work.instrument(span.clone())).await;
         span.in_scope(|| {
-            log_plugin_error::<P>(match outcome {
-                Ok(reply) => Ok(reply),
-                Err(panic) => Self::fault(
-                    *method,
-                    Fault::Panicked {
-                        method: method.name(),
-                        message: panic_message(panic),
-                    },
-                ),
-            })
+            let fault = match outcome {
+                Some(Ok(reply)) => return log_plugin_error::<P>(Ok(reply)),
+                Some(Err(panic)) => Fault::Panicked {
+                    method: method.name(),
+                    message: panic_message(panic),
+                },
+                None => Fault::Ended,
+            };
+            log_plugin_error::<P>(Self::fault(*method, fault))
         })
     }
 

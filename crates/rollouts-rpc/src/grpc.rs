@@ -47,15 +47,17 @@ mod server;
 use std::io;
 
 use tokio::net::UnixListener;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::call::{PluginService, Router};
 use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{PluginKind, Protocol};
-use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals};
+use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals, on_own_thread};
 use crate::goplugin::session::Shutdown;
 use crate::traffic_router::TrafficRouter;
+use crate::workers::Workers;
 use calls::Calls;
 use go_plugin::{
     Broker, Controller, GrpcBrokerServer, GrpcControllerServer, GrpcStdioServer, Stdio,
@@ -80,15 +82,20 @@ pub async fn serve<R: TrafficRouter>(
     router: Router<R>,
 ) -> Result<Shutdown, ServeError> {
     let kind = PluginKind::TrafficRouter;
-    let service = PluginService::new(router, config.deadline(kind));
+    let workers = Workers::Threads(Handle::current());
+    let service = PluginService::new(router, config.deadline(kind), workers);
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (kind, Protocol::Grpc), announce)?;
-    let serve = async |listener: &UnixListener, acceptor| {
-        let quit = CancellationToken::new();
-        let services = services(service, &quit).await?;
-        server::serve(listener, acceptor, services, &quit, config.session_timeout).await
-    };
-    announced.serve(signals, serve).await
+    let timeout = config.session_timeout;
+    on_own_thread(move || {
+        let serve = async move |listener: &UnixListener, acceptor| {
+            let quit = CancellationToken::new();
+            let services = services(service, &quit).await?;
+            server::serve(listener, acceptor, services, &quit, timeout).await
+        };
+        announced.serve(signals, serve)
+    })
+    .await
 }
 
 async fn services<R: TrafficRouter>(

@@ -168,6 +168,7 @@ mod methods;
 mod netrpc;
 mod program;
 mod wire;
+mod workers;
 mod write_deadline;
 
 pub use call::{Metrics, Plugin, Router, Step};
@@ -181,7 +182,7 @@ pub use methods::RouterCall;
 pub use metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricProvider, MetricResult,
 };
-pub use program::{LOG_LEVEL_VARIABLE, main};
+pub use program::{LOG_LEVEL_VARIABLE, main, main_with};
 /// The types of a Rollout.
 pub use rollout_types as rollout;
 pub use rollout_types::{ConfigError, Rollout, WeightDestination};

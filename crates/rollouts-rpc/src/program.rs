@@ -14,7 +14,9 @@ use crate::goplugin::handshake::{HandshakeError, Protocol};
 use crate::goplugin::log::{self, LogFormat};
 use crate::goplugin::serve::{
     Announced, ServeConfig, ServeError, Signals, announce_on_stdout, serve_announced,
+    session_runtime,
 };
+use crate::goplugin::session::Shutdown;
 
 /// The variable with the log level of a plugin: `off`, `error`, `warn`, `info` (the default), `debug` or `trace`.
 pub const LOG_LEVEL_VARIABLE: &str = "ROLLOUTS_PLUGIN_LOG_LEVEL";
@@ -41,6 +43,28 @@ pub const LOG_LEVEL_VARIABLE: &str = "ROLLOUTS_PLUGIN_LOG_LEVEL";
 /// ```
 #[must_use]
 pub fn main(plugin: impl Plugin) -> ExitCode {
+    main_with(ServeConfig::new(), plugin)
+}
+
+/// Does the same as [`main`] with other time limits.
+///
+/// ```no_run
+/// use std::{process::ExitCode, time::Duration};
+/// # use rollouts_rpc::{DesiredWeight, Result, Rollout, Router, ServeConfig, TrafficRouter, WeightDestination};
+/// # struct MyRouter;
+/// # impl TrafficRouter for MyRouter {
+/// #     async fn set_weight(&self, _: &Rollout, _: DesiredWeight, _: &[WeightDestination]) -> Result {
+/// #         Ok(())
+/// #     }
+/// # }
+///
+/// fn main() -> ExitCode {
+///     let config = ServeConfig::new().with_call_deadline(Duration::from_secs(20));
+///     rollouts_rpc::main_with(config, Router(MyRouter))
+/// }
+/// ```
+#[must_use]
+pub fn main_with(config: ServeConfig, plugin: impl Plugin) -> ExitCode {
     let level = std::env::var(LOG_LEVEL_VARIABLE).unwrap_or_else(|_| "info".to_owned());
     let env = PluginEnv::from_vars(std::env::vars_os());
     let parsed: Result<LevelFilter, _> = level.parse();
@@ -52,11 +76,9 @@ pub fn main(plugin: impl Plugin) -> ExitCode {
     if parsed.is_err() && env.cookie.is_some() {
         warn!(level, "{LOG_LEVEL_VARIABLE} is not a log level");
     }
-    match run(plugin, &env) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(ProgramError::Serve(ServeError::Handshake(
-            for_people @ HandshakeError::NotStartedByHost(_),
-        ))) => {
+    match run(config, plugin, &env) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(ServeError::Handshake(for_people @ HandshakeError::NotStartedByHost(_))) => {
             // The text is for the person who started the program, so it is not an hclog record.
             let _ = writeln!(io::stderr(), "{for_people}");
             ExitCode::FAILURE
@@ -68,29 +90,17 @@ pub fn main(plugin: impl Plugin) -> ExitCode {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ProgramError {
-    #[error("cannot start the runtime")]
-    Runtime(#[source] io::Error),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
-
-fn run<P: Plugin>(plugin: P, env: &PluginEnv) -> Result<(), ProgramError> {
-    let config = ServeConfig::new();
-    // The controller waits for the handshake line, so the worker threads start after it. The signal handlers are installed before it,
-    // which needs a runtime but no thread: the second runtime delivers the signals.
-    let first = Builder::new_current_thread().enable_io().build();
-    let signals = {
-        let first = first.map_err(ProgramError::Runtime)?;
-        let _entered = first.enter();
-        Signals::handle()?
-    };
+fn run<P: Plugin>(config: ServeConfig, plugin: P, env: &PluginEnv) -> Result<Shutdown, ServeError> {
+    let session = session_runtime().map_err(ServeError::Runtime)?;
+    let _entered = session.enter();
+    let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce_on_stdout)?;
-    let runtime = Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(ProgramError::Runtime)?;
-    runtime.block_on(serve_announced(&config, signals, announced, plugin))?;
+    // The controller waits for the handshake line, so the worker threads start after it.
+    let calls = Builder::new_multi_thread().enable_all().build();
+    let calls = calls.map_err(ServeError::Runtime)?;
+    let serving = serve_announced(config, calls.handle().clone(), signals, announced, plugin);
+    let ended = session.block_on(serving);
     // A call that blocks its thread must not keep the process running.
-    runtime.shutdown_background();
-    Ok(())
+    calls.shutdown_background();
+    ended
 }

@@ -17,6 +17,7 @@ use crate::netrpc::codec::CallDecoder;
 use crate::netrpc::server::{self, InFlightLimit};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
+use crate::workers::Workers;
 
 /// Limits on what a host may send on the stream of a dispensed plugin.
 pub const LIMITS: gob::Limits = netrpc::LIMITS;
@@ -128,7 +129,11 @@ where
     R: TrafficRouter,
     IO: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let service = PluginService::new(Router(router), config.deadline(PluginKind::TrafficRouter));
+    let service = PluginService::new(
+        Router(router),
+        config.deadline(PluginKind::TrafficRouter),
+        Workers::Session,
+    );
     let ended = server::serve(stream, Arc::new(service), InFlightLimit::default()).await;
     ended.map_err(|error| error.on("plugin"))
 }

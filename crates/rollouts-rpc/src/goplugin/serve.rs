@@ -9,22 +9,26 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::Mode;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{Dispatch, debug, dispatcher, info, warn};
 
 use super::env::PluginEnv;
 use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, Protocol, negotiate};
 use super::session::{Session, SessionError, Shutdown};
 use super::tls::{Acceptor, Connection};
 use crate::call::Plugin;
+use crate::workers::Workers;
 
 /// Most connections that are tried at the same time until one of them becomes the session.
 const MAX_CANDIDATES: usize = 8;
@@ -110,6 +114,12 @@ pub enum ServeError {
     /// The handshake line could not be written.
     #[error("cannot write the handshake line")]
     Announce(#[source] io::Error),
+    /// The thread of the session could not be started.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] io::Error),
+    /// The protocol code panicked.
+    #[error("the session panicked")]
+    Panicked,
     /// Signal handlers could not be set up.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
@@ -151,17 +161,55 @@ pub async fn serve<P: Plugin>(
     // The signal handlers are installed before the host reads the handshake line.
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce)?;
-    serve_announced(config, signals, announced, plugin).await
+    let (config, calls) = (*config, Handle::current());
+    on_own_thread(move || serve_announced(config, calls, signals, announced, plugin)).await
 }
 
-/// Does what [`serve`] does after the handshake line.
+/// Runs the session on a thread and a runtime of its own: nothing that the author's code does in the caller's runtime may stall it.
+pub(crate) async fn on_own_thread<F>(
+    session: impl FnOnce() -> F + Send + 'static,
+) -> Result<Shutdown, ServeError>
+where
+    F: Future<Output = Result<Shutdown, ServeError>>,
+{
+    // Dropped with the future of this function, so that the session ends then.
+    let (_caller, gone) = oneshot::channel::<Infallible>();
+    let (sender, ended) = oneshot::channel();
+    let thread = thread::Builder::new().name("session".to_owned());
+    let log = dispatcher::get_default(Dispatch::clone);
+    let spawned = thread.spawn(move || {
+        let _log = dispatcher::set_default(&log);
+        let session = async {
+            tokio::select! {
+                ended = session() => Some(ended),
+                _ = gone => None,
+            }
+        };
+        let ended = match session_runtime() {
+            Ok(runtime) => runtime.block_on(session),
+            Err(error) => Some(Err(ServeError::Runtime(error))),
+        };
+        // The caller may be gone.
+        let _ = ended.map(|ended| sender.send(ended));
+    });
+    spawned.map_err(ServeError::Runtime)?;
+    ended.await.unwrap_or(Err(ServeError::Panicked))
+}
+
+/// Returns the runtime of a session, which has one thread.
+pub(crate) fn session_runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Does what [`serve`] does after the handshake line. Calls run on `calls`.
 pub(crate) async fn serve_announced<P: Plugin>(
-    config: &ServeConfig,
+    config: ServeConfig,
+    calls: Handle,
     signals: Signals,
     announced: Announced,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    let service = plugin.into_service(config.deadline(P::KIND));
+    let service = plugin.into_service(config.deadline(P::KIND), Workers::Threads(calls));
     let serve = async |listener: &UnixListener, acceptor| {
         let first = first_session(listener, acceptor);
         let session = match timeout(config.session_timeout, first).await {
@@ -248,7 +296,8 @@ fn acceptor(env: &PluginEnv) -> Result<(Acceptor, String), ServeError> {
     Ok((Acceptor::default(), String::new()))
 }
 
-/// Serves a plugin on an open connection, without handshake, socket and signals.
+/// Serves a plugin on an open connection, without handshake, socket and signals. The calls run in the caller's runtime together with
+/// the session, so a call that blocks its thread stalls it.
 ///
 /// # Errors
 ///
@@ -262,7 +311,7 @@ where
     P: Plugin,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = plugin.into_service(config.deadline(P::KIND));
+    let service = plugin.into_service(config.deadline(P::KIND), Workers::Session);
     let session = Session::establish(connection).await?;
     session.run(P::KIND, service.0).await
 }

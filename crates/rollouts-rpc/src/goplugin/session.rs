@@ -132,8 +132,7 @@ where
 
     /// Serves the session until it ends. `service` is the plugin that the host dispenses as `kind`.
     ///
-    /// The session runs in a task, on the same worker threads as the calls. In the future of `block_on`, which `main` runs on its own
-    /// thread, each frame would have to move to another thread.
+    /// It runs in a task, so that a panic in it is an error of the session.
     ///
     /// # Errors
     ///
