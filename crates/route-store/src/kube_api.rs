@@ -64,8 +64,8 @@ use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
-    Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError, with_context,
+    FIELD_MANAGER, Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc,
+    RolloutReader, RouteStore, Selection, ServiceReader, StoreError, with_context,
 };
 
 pub use client_error::{Answered, CertificateFault, ClientError};
@@ -74,12 +74,9 @@ pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use gate::Gate;
 pub use gate::RequestLimits;
 pub(crate) use informer::compare;
-pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
+pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
 use send::{Call, HttpRequest, RequestError, resource};
-pub use watch::{Keep, Kept, WholeDocuments};
-
-/// The field manager of our writes in `metadata.managedFields`.
-pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
+pub use watch::WholeDocuments;
 
 /// The field manager of the write that restores the owner's content of a table.
 ///

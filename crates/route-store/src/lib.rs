@@ -20,6 +20,7 @@ mod error;
 pub mod event_sink;
 #[cfg(feature = "testing")]
 pub mod fake_api;
+mod keep;
 mod kube_api;
 mod lease;
 mod memory;
@@ -40,10 +41,11 @@ pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
+pub use keep::{Change, ChangeKind, Keep, Kept};
 pub use kube_api::{
-    Answered, CertificateFault, Change, ChangeKind, ClientError, ConnectError, FIELD_MANAGER,
-    Informer, InformerStatus, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits, ScopeStatus,
-    Unknown, WholeDocuments, user_agent, user_agent_header,
+    Answered, CertificateFault, ClientError, ConnectError, Informer, InformerStatus, KubeAccess,
+    KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments, user_agent,
+    user_agent_header,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
@@ -60,6 +62,9 @@ pub use table::{CompactTable, TableKeeper};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The field manager of our writes in `metadata.managedFields`.
+pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;

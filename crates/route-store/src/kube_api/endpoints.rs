@@ -14,12 +14,12 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::send::{Call, resource};
-use super::{Informer, Keep, Kept, KubeRouteStore, PAGE};
+use super::{Informer, KubeRouteStore, PAGE};
 use crate::endpoints::{
     Endpoint, EndpointReader, EndpointStream, endpoints_in, pods_of, slices_of,
 };
 use crate::resources::{EndpointSlice, Pod};
-use crate::{FRESH, StoreError};
+use crate::{FRESH, Keep, Kept, StoreError};
 
 impl EndpointReader for KubeRouteStore {
     async fn endpoints(

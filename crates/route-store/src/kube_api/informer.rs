@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use self::known::Known;
 use super::KubeRouteStore;
 use super::send::is_refusal;
-use super::watch::{Event, Keep, Scope, Watch};
-use crate::StoreError;
+use super::watch::{Event, Scope, Watch};
+use crate::{Change, Keep, StoreError};
 
 pub(crate) use self::known::compare;
 
@@ -39,26 +39,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Number of changes that a subscriber may lag behind.
 const BACKLOG: usize = 1024;
-
-/// A change of a cached object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The object.
-    pub key: ObjectKey,
-    /// What happened to it.
-    pub kind: ChangeKind,
-}
-
-/// What happened to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It was added or changed, by any client.
-    Applied,
-    /// This process wrote it ([`Informer::put`]). The watch does not report the same version again.
-    Written,
-    /// It was deleted.
-    Deleted,
-}
 
 /// Why the objects of a namespace are unknown or stale.
 #[derive(Clone, Debug, thiserror::Error)]

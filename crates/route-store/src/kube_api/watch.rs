@@ -22,41 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use super::KubeRouteStore;
 use super::client_error::Answered;
 use super::send::{Call, resource};
-use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
-
-/// Decodes the objects of a kind to the form in which an [`Informer`](super::Informer) keeps them.
-pub trait Keep: Send + Sync + 'static {
-    /// The kind.
-    type Kind: Resource;
-    /// The cached form of one object.
-    type Kept: Kept;
-    /// Maximum number of objects in one page of a list.
-    const PAGE: u32;
-
-    /// Decodes the JSON text of an object.
-    ///
-    /// # Errors
-    /// Returns `Err` if it is not an object of the kind. The whole list fails then, because the set of objects would be
-    /// incomplete.
-    fn keep(&self, object: &str) -> Result<Self::Kept, Box<dyn Error + Send + Sync>>;
-}
-
-/// The cached form of one object.
-pub trait Kept: Send + Sync + 'static {
-    /// Namespace and name.
-    fn key(&self) -> &ObjectKey;
-
-    /// `metadata.resourceVersion`.
-    fn version(&self) -> &str;
-
-    /// Takes over from the previous version what is not in the object itself.
-    fn follows(&mut self, _before: &Self) {}
-
-    /// Returns an estimate of its memory, in bytes.
-    fn size(&self) -> usize {
-        size_of_val(self)
-    }
-}
+use crate::{Keep, Kept, Outcome, Priority, RequestContext, StoreError, with_context};
 
 /// The [`Keep`] of whole documents, without `metadata.managedFields`.
 #[derive(Debug)]

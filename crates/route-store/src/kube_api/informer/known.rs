@@ -8,9 +8,9 @@ use std::time::Duration;
 use gloo_types::ObjectKey;
 use tokio::time::Instant;
 
-use super::super::watch::{Event, Kept, Scope};
-use super::{Change, ChangeKind, InformerStatus, ScopeStatus, Unknown};
-use crate::{FRESH, StoreError};
+use super::super::watch::{Event, Scope};
+use super::{InformerStatus, ScopeStatus, Unknown};
+use crate::{Change, ChangeKind, FRESH, Kept, StoreError};
 
 /// The cache without tasks and locks. Time is an argument.
 ///

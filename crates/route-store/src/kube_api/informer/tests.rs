@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::super::watch::Kept;
 use super::*;
+use crate::{ChangeKind, Kept};
 
 /// An object with a key and a version.
 #[derive(Debug)]

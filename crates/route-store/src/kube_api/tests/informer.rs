@@ -4,7 +4,8 @@ use futures::StreamExt as _;
 
 use super::watch::{line, list, version};
 use super::*;
-use crate::kube_api::informer::{ChangeKind, Informer, Unknown};
+use crate::ChangeKind;
+use crate::kube_api::informer::{Informer, Unknown};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
