@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::kube_api::compare;
 use crate::{
     CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
-    Keep, KubeRouteStore, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
-    ZeroMirrors,
+    Keep, KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper,
+    RolloutReader, RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown,
+    WholeDocuments, ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -89,19 +89,13 @@ impl CachedRouteStore {
         }
     }
 
-    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Watches that were
-    /// started run until the store is dropped, even if this future is dropped.
+    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Dropping it ends all
+    /// watches and clears the cache.
     pub async fn run(&self) {
+        let _ends = EndOnDrop(self);
         self.tables.watch_all();
         self.rollouts.watch_all();
         join(self.follow_namespaces(), self.follow_policies()).await;
-    }
-
-    /// Ends all watches and clears the cache.
-    pub fn follow_nothing(&self) {
-        self.tables.watch_only(&BTreeSet::new());
-        self.rollouts.watch_only(&BTreeSet::new());
-        self.policies.watch_only(&BTreeSet::new());
     }
 
     /// While all namespaces cannot be watched: watches the tables of each configured namespace, and the Rollouts of each
@@ -222,6 +216,17 @@ impl CachedRouteStore {
             errors: Vec::new(),
         };
         cached.and(found.await)
+    }
+}
+
+/// Ends the watches of a store when it is dropped.
+struct EndOnDrop<'a>(&'a CachedRouteStore);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.tables.watch_only(&BTreeSet::new());
+        self.0.rollouts.watch_only(&BTreeSet::new());
+        self.0.policies.watch_only(&BTreeSet::new());
     }
 }
 
@@ -392,6 +397,12 @@ impl RolloutReader for CachedRouteStore {
 impl ServiceReader for CachedRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.store.local.service_ports(key).await
+    }
+}
+
+impl LeaseReader for CachedRouteStore {
+    async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
+        self.store.local.lease(key).await
     }
 }
 

@@ -99,7 +99,7 @@ impl Fixture {
     async fn restore(&self, fence: &impl Fence) {
         let rollout = ObjectKey::new("shop", "web");
         self.router.deferred.lock().insert(rollout.clone());
-        let marked = [&rollout].into();
+        let marked = [rollout].into();
         self.router.restore_deferred(&marked, fence).await;
         assert!(self.router.deferred.lock().is_empty());
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::managed_routes::mirror_rollout;
 use super::races::Leader;
 use super::*;
-use crate::background::Watched;
+use crate::background::{Watched, forget_deleted};
 
 const NOTHING: [&str; 0] = [];
 const PATCH: &str = "patch routetables mesh/shop";
@@ -52,11 +52,15 @@ impl World {
         let store = Arc::new(store);
         let router = GlooRouter::new(store.clone(), policy);
         let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
-        let (running, maintained) = (store.clone(), router.clone());
+        let (running, watched, maintained) = (store.clone(), store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
             tokio::spawn(async move {
-                join(maintained.maintain(), maintained.check_deferred(&Leader)).await;
+                let deferred = async {
+                    let marks = watched.first_marks().await;
+                    maintained.restore_deferred(&marks, &Leader).await;
+                };
+                join(forget_deleted(&maintained, &*watched), deferred).await;
             }),
         ];
         Self {

@@ -84,24 +84,10 @@ pub(super) fn start(world: &Arc<World>, name: &'static str) -> Arc<GlooRouter<Pr
         request_timeout: world.setup.request_timeout,
     };
     let fence = Arc::new(Lease(Arc::clone(&process)));
-    let (runs, watched, fenced) = (router.clone(), process.clone(), fence.clone());
+    let (runs, watched, fenced) = (router.clone(), process.clone(), fence);
     router.spawn(async move { background::run(settings, &runs, watched, fenced).await });
-    let (checks, starting) = (router.clone(), process.clone());
-    router.spawn(async move {
-        starting.filled().await;
-        let marked = starting.marks();
-        let marked = marked.iter().flat_map(|it| &it.rollouts).collect();
-        checks.restore_deferred(&marked, &*fence).await;
-    });
-    let (forgets, mut changes) = (router.clone(), process.rollouts.subscribe());
-    router.spawn(async move {
-        while let Ok(change) = changes.recv().await {
-            if change.kind == ChangeKind::Deleted {
-                forgets.memory.forget(&change.key);
-                forgets.background.standing().forget(&change.key);
-            }
-        }
-    });
+    let (forgets, watched) = (router.clone(), process.clone());
+    router.spawn(async move { background::forget_deleted(&forgets, &*watched).await });
     world.wait(format!("{name} lists"), What::Lists(process));
     router
 }
@@ -353,6 +339,16 @@ impl Observer for Process {
 }
 
 impl Watched for Process {
+    async fn run(&self) {
+        pending().await
+    }
+
+    async fn first_marks(&self) -> BTreeSet<ObjectKey> {
+        self.filled().await;
+        let marks = self.marks().into_iter();
+        marks.flat_map(|it| it.rollouts).collect()
+    }
+
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
         self.cache().tables.get(table).cloned()
     }
