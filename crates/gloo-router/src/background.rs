@@ -3,6 +3,7 @@
 //!
 //! All of it ends with the session, since another controller may be the leader afterwards.
 
+#[cfg(feature = "kube")]
 mod cached;
 mod garbage;
 mod guard;

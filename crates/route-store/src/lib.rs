@@ -12,15 +12,20 @@
 //!
 //! Every store returns [`StoreError::Conflict`] if a `test` fails: another writer changed the object. Read it again, plan
 //! again and retry.
+//!
+//! [`KubeRouteStore`], [`CachedRouteStore`] and all that belongs to them need the feature `kube`. Without it nothing of a
+//! Kubernetes client is compiled.
 
+#[cfg(feature = "kube")]
 mod cached;
 mod dir;
 mod endpoints;
 mod error;
 pub mod event_sink;
-#[cfg(feature = "testing")]
+#[cfg(all(feature = "kube", feature = "testing"))]
 pub mod fake_api;
 mod keep;
+#[cfg(feature = "kube")]
 mod kube_api;
 mod lease;
 mod memory;
@@ -37,11 +42,13 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
+#[cfg(feature = "kube")]
 pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
 pub use keep::{Change, ChangeKind, Keep, Kept};
+#[cfg(feature = "kube")]
 pub use kube_api::{
     Answered, CertificateFault, ClientError, ConnectError, Informer, InformerStatus, KubeAccess,
     KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments, user_agent,

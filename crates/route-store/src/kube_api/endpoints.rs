@@ -16,10 +16,20 @@ use tokio::time::timeout;
 use super::send::{Call, resource};
 use super::{Informer, KubeRouteStore, PAGE};
 use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointStream, endpoints_in, pods_of, slices_of,
+    Endpoint, EndpointReader, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in,
 };
 use crate::resources::{EndpointSlice, Pod};
 use crate::{FRESH, Keep, Kept, StoreError};
+
+/// Returns the label selector of the slices of `services`.
+fn slices_of(services: &[&str]) -> String {
+    format!("{SERVICE_NAME} in ({})", services.join(","))
+}
+
+/// Returns the label selector of the Pods of a version.
+fn pods_of(hash: &str) -> String {
+    format!("{POD_HASH}={hash}")
+}
 
 impl EndpointReader for KubeRouteStore {
     async fn endpoints(
@@ -131,5 +141,19 @@ impl KubeRouteStore {
             },
         )
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_and_pods_are_selected_by_label() {
+        assert_eq!(
+            slices_of(&["web", "web-canary"]),
+            "kubernetes.io/service-name in (web,web-canary)"
+        );
+        assert_eq!(pods_of("6d4f"), "rollouts-pod-template-hash=6d4f");
     }
 }
