@@ -3,6 +3,7 @@
 use std::{error::Error, fmt};
 
 use gloo_types::ObjectKey;
+use rollouts_rpc::rollout::Outdated;
 use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
 #[cfg(feature = "kube")]
@@ -127,46 +128,6 @@ pub enum Failure {
         #[source]
         source: Box<Self>,
     },
-}
-
-/// Why the intent of a SetWeight is outdated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outdated {
-    /// The Rollout does not exist, or has another uid.
-    Gone,
-    /// `metadata.deletionTimestamp` is set.
-    Deleting,
-    /// Another version is stable.
-    StableVersion,
-    /// Another version is rolled out.
-    CurrentVersion,
-    /// The Rollout was aborted, or an abort was retried.
-    Abort,
-    /// A full promotion was requested, or has ended.
-    FullPromotion,
-    /// Another experiment is running, or none.
-    Experiment,
-    /// `spec.strategy` was changed.
-    Strategy,
-    /// The controller would now ask for another weight.
-    Weight,
-}
-
-impl fmt::Display for Outdated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "it was deleted",
-            Self::Deleting => "it is being deleted",
-            Self::StableVersion => "its stable version changed",
-            Self::CurrentVersion => "its version changed",
-            Self::Abort => "it was aborted or retried",
-            Self::FullPromotion => "a full promotion began or ended",
-            Self::Experiment => "an experiment began or ended",
-            Self::Strategy => "its strategy changed",
-            Self::Weight => "its status asks for another weight",
-        })
-    }
 }
 
 /// The failures of a call. Displayed as one line that is short enough for an event: long reasons are cut so that the name of

@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, Rollout, WeightDestination,
-    rollout::{CanaryStep, SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficWeights},
+    rollout::{
+        CanaryStep, RolloutFacts, SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficWeights,
+    },
 };
 use route_planner::{
     AdditionalDestination, Admissible, AppliedWeights, HeaderMatch, HeaderRoute, Intent,
     IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PluginConfig,
     PodHashes, Progress, Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit, mark, marked,
 };
-use route_store::RolloutFacts;
 
-use crate::error::{Outdated, ShiftError};
+use crate::error::ShiftError;
 
 /// What the administrator allows Rollouts to configure. Set with flags.
 #[derive(Debug, Clone, Default)]
@@ -57,47 +58,7 @@ pub(crate) struct Request {
     /// Whether a step mirrors requests, so that MirrorPolicies may exist.
     pub(crate) has_mirrors: bool,
     /// The Rollout as the caller read it, if there is one.
-    pub(crate) snapshot: Option<RolloutSnapshot>,
-}
-
-/// The Rollout as the caller read it: the fields that decide whether traffic may move to the canary.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RolloutSnapshot {
-    pub(crate) version: String,
-    uid: String,
-    stable_hash: String,
-    current_hash: String,
-    is_aborted: bool,
-}
-
-impl RolloutSnapshot {
-    fn of(rollout: &Rollout) -> Self {
-        let (metadata, status) = (&rollout.metadata, &rollout.status);
-        Self {
-            version: metadata.resource_version.clone(),
-            uid: metadata.uid.clone(),
-            stable_hash: status.stable_rs.clone(),
-            current_hash: status.current_pod_hash.clone(),
-            is_aborted: status.abort,
-        }
-    }
-
-    /// Returns what has happened to the Rollout since, if it forbids moving traffic to the canary.
-    pub(crate) fn outdated(&self, newer: &RolloutFacts) -> Option<Outdated> {
-        if *self.uid != *newer.uid {
-            return Some(Outdated::Gone);
-        }
-        let newer = newer.traffic.as_ref()?;
-        if *self.stable_hash != *newer.stable_hash {
-            Some(Outdated::StableVersion)
-        } else if *self.current_hash != *newer.current_hash {
-            Some(Outdated::CurrentVersion)
-        } else if newer.is_aborted && !self.is_aborted {
-            Some(Outdated::Abort)
-        } else {
-            None
-        }
-    }
+    pub(crate) facts: Option<RolloutFacts>,
 }
 
 /// Returns namespace and name of a Rollout.
@@ -144,7 +105,7 @@ impl Request {
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
-            snapshot: Some(RolloutSnapshot::of(rollout)),
+            facts: Some(RolloutFacts::of(rollout)),
         })
     }
 }
@@ -202,7 +163,7 @@ impl Request {
                 ..self.intent.clone()
             },
             has_mirrors: self.has_mirrors,
-            snapshot: self.snapshot.clone(),
+            facts: self.facts.clone(),
         }
     }
 }

@@ -211,7 +211,7 @@ impl Behind {
         }
     }
 
-    pub(crate) fn not_in_force(reason: String) -> Self {
+    fn not_in_force(reason: String) -> Self {
         let lack = Lack::Weight;
         Self { lack, reason }
     }

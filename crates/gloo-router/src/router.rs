@@ -22,9 +22,11 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
     error_chain,
-    rollout::{SetHeaderRoute, SetMirrorRoute},
+    rollout::{Outdated, SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, ManagedRouteUpdate, Plan, belongs_to, is_rest};
+use route_planner::{
+    IntentKind, ManagedRouteUpdate, Plan, Planned, TableWrite, belongs_to, decide, is_rest,
+};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
 use tracing::{debug, info};
 
@@ -45,12 +47,12 @@ use self::{
     guard::{HeldApart, Holds},
     memory::Memory,
     outside::TakenOver,
-    read::{Selected, policies_unreadable},
+    read::{Plans, policies_unreadable},
     verification::is_waited_for,
-    write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
+    write::{Retries, moving},
 };
 use crate::{
-    error::{Failure, Failures, Outdated, ShiftError},
+    error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
     report::{About, Observer, Report},
     standing::Standing,
@@ -203,61 +205,54 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Plans the request on the selected tables and writes every plan that may be written. `only` limits a repair to one
-    /// table.
+    /// Writes every plan that may be written. `only` limits a repair to one table.
     async fn shift(
         &self,
         request: &Request,
-        selected: Selected,
+        plans: Plans,
         deadline: Deadline,
         only: Option<RepairScope<'_>>,
     ) -> ShiftOutcome {
-        let Selected {
+        let (config, intent) = (&request.config, &request.intent);
+        let Plans {
             tables,
             mut failures,
-        } = selected;
-        let plans = plan_all(request, &tables);
-        let leaves_marks = plans.iter().flatten().any(|plan| plan.leaves_marks);
-        let mut live = Some(Vec::new());
-        if plans.iter().flatten().any(Plan::needs_policies) {
-            live = match self.policies(request, deadline).await {
-                Ok(live) => Some(live),
-                Err(failure) => self.unchanged_policies(&plans).or_else(|| {
-                    failures.push(failure);
-                    None
-                }),
-            };
-        }
-        if only.is_none() && plans.iter().flatten().any(|plan| adds_share(request, plan)) {
+        } = plans;
+        let leaves_marks = tables
+            .iter()
+            .filter_map(Planned::plan)
+            .any(|plan| plan.leaves_marks);
+        let policies = self.policies_for(request, &tables, deadline).await;
+        let policies = policies.map_err(|failure| failures.push(failure)).ok();
+        let policies = policies.as_deref();
+        if only.is_none() && tables.iter().any(|it| it.adds_share(intent)) {
             failures.extend(self.outdated(request, deadline).await);
         }
-        let mut decision = decide(request, &tables, plans, &live, failures);
+        let mut writes = decide(config, intent, tables, policies, !failures.is_empty());
+        failures.extend(writes.errors.drain(..).map(Failure::Plan));
         if let Some(only) = only {
-            decision.steady.retain(|write| write.is_of(only.table));
-            decision
-                .growing
-                .retain(|(write, _)| write.is_of(only.table));
+            writes.retain(only.table);
         }
-        let may_grow = only.is_none_or(|only| only.may_grow);
         let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
-        let mut failures = decision.failures;
-        let policies = live.as_deref().unwrap_or_default();
-        let mut moved: Vec<ObjectKey> = moving(&decision.steady, policies);
-        let written = self.write_all(request, decision.steady, policies, deadline, retries);
+        let live = policies.unwrap_or_default();
+        let mut moved: Vec<ObjectKey> = moving(&writes.steady, live);
+        let written = self.write_all(request, writes.steady, live, deadline, retries);
         let mut unwritten = written.await;
+        let may_grow =
+            failures.is_empty() && unwritten.is_empty() && only.is_none_or(|only| only.may_grow);
         let mut rest = Vec::new();
-        for (write, table) in decision.growing {
-            if failures.is_empty() && unwritten.is_empty() && may_grow {
-                rest.push(write);
+        for growing in writes.growing {
+            if may_grow {
+                rest.push(growing.write);
             } else {
-                match toward_stable(request, table, &live) {
+                match growing.toward_stable(config, intent, policies) {
                     Ok(write) => rest.push(write),
                     Err(error) => failures.push(error.into()),
                 }
             }
         }
-        moved.extend(moving(&rest, policies));
-        let written = self.write_all(request, rest, policies, deadline, retries);
+        moved.extend(moving(&rest, live));
+        let written = self.write_all(request, rest, live, deadline, retries);
         unwritten.extend(written.await);
         ShiftOutcome {
             failures,
@@ -270,15 +265,13 @@ impl<S: Store> GlooRouter<S> {
     /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it, or it is not known whether
     /// it did. The caller may have been paused while another controller was the leader.
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
-        let snapshot = request.snapshot.as_ref()?;
-        let newer = self
-            .store
-            .newer_rollout(&request.rollout, &snapshot.version);
+        let facts = request.facts.as_ref()?;
+        let newer = self.store.newer_rollout(&request.rollout, &facts.version);
         let rollout = request.rollout.clone();
         match deadline.reading(newer).await {
             Some(Ok(newer)) => {
-                let why = snapshot.outdated(newer.as_deref()?)?;
-                Some(Failure::Outdated { rollout, why })
+                let why = facts.outdated(newer.as_ref()?)?;
+                forbids_growth(why).then_some(Failure::Outdated { rollout, why })
             }
             Some(Err(StoreError::NotFound { .. })) => {
                 let why = Outdated::Gone;
@@ -372,20 +365,20 @@ impl<S: Store> GlooRouter<S> {
         }
         let keys = selected.keys();
         selected.failures.extend(unread);
-        let HeldApart { selected, held } =
-            self.hold_apart(rollout, &request, selected, deadline).await;
+        let plans = selected.plan(&request);
+        let HeldApart { plans, held } = self.hold_apart(rollout, &request, plans, deadline).await;
         let is_held = held.is_some();
-        let shifted = self.shift(&request, selected, deadline, None).await;
+        let shifted = self.shift(&request, plans, deadline, None).await;
         let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
         let mut failures = shifted.into_failures();
         if let Some((request, held)) = held {
             // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
-            for table in held.tables {
-                let table = Selected {
+            for table in held {
+                let plans = Plans {
                     tables: vec![table],
                     failures: Vec::new(),
                 };
-                let shifted = self.shift(&request, table, deadline, None).await;
+                let shifted = self.shift(&request, plans, deadline, None).await;
                 failures.extend(shifted.into_failures());
             }
         }
@@ -413,11 +406,11 @@ impl<S: Store> GlooRouter<S> {
         if failures.is_empty() && !is_held && is_rest(&request.config, &request.intent) {
             self.memory.all_restored(key);
         }
-        let mut standing = Standing::new(rollout, desired, additional);
-        standing.are_removed = self.memory.has_removed(rollout);
-        standing.tables = keys;
-        standing.is_complete = failures.is_empty();
-        standing.request = Some(Arc::new(request.clone()));
+        let standing = Standing {
+            tables: keys,
+            is_complete: failures.is_empty(),
+            request: Arc::new(request),
+        };
         // The promotion guard watches a held promotion, so it needs no repairs.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
         Ok(WeightOutcome {
@@ -463,11 +456,8 @@ impl<S: Store> GlooRouter<S> {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let selected = Selected {
-            tables: vec![table],
-            failures: Vec::new(),
-        };
-        let shifted = self.shift(&request, selected, deadline, None).await;
+        let plans = Plans::of(&request, table);
+        let shifted = self.shift(&request, plans, deadline, None).await;
         let failures = shifted.into_failures();
         // A table without a route to the Rollout has nothing to restore.
         let is_without_route =
@@ -485,16 +475,14 @@ impl<S: Store> GlooRouter<S> {
         attempt: Attempt,
         deadline: Deadline,
     ) -> Vec<Failure> {
-        let Selected {
+        let selected = self.selected(request, Decision::Plan, deadline).await;
+        let Plans {
             tables,
             mut failures,
-        } = self
-            .selected(request, Decision::Plan, deadline)
-            .await
-            .without_absent_tables();
+        } = selected.without_absent_tables().plan(request);
         let mut plans = Vec::new();
-        for plan in plan_all(request, &tables) {
-            match plan {
+        for planned in tables {
+            match planned.plan {
                 Ok(plan) => plans.push(plan),
                 Err(error) => failures.push(error.into()),
             }
@@ -507,7 +495,7 @@ impl<S: Store> GlooRouter<S> {
             plans.retain(|plan| !plan.needs_policies());
         }
         failures.extend(policies);
-        let writes = plans.into_iter().map(|plan| Write::new(plan, false));
+        let writes = plans.into_iter().map(|plan| TableWrite::new(plan, false));
         let written = self
             .write_all(
                 request,
@@ -624,8 +612,9 @@ impl<S: Store> GlooRouter<S> {
             }
             IntentKind::SetManagedRoute(_) => {
                 let selected = self.selected(&request, Decision::Plan, deadline).await;
-                let shifted = self.shift(&request, selected, deadline, None);
-                shifted.await.into_failures()
+                let plans = selected.plan(&request);
+                let shifted = self.shift(&request, plans, deadline, None).await;
+                shifted.into_failures()
             }
             IntentKind::RemoveManagedRoutes | IntentKind::SetWeight(_) => {
                 self.remove(&request, attempt, deadline).await
@@ -636,6 +625,13 @@ impl<S: Store> GlooRouter<S> {
             .leave_unfinished(rollout, call, !failures.is_empty());
         Ok(failures)
     }
+}
+
+/// Whether no traffic may move to the canary, because another version is rolled out, or none. The controller may have read the
+/// Rollout before other changes of it, as a full promotion, and asks for what they need in its next pass.
+fn forbids_growth(why: Outdated) -> bool {
+    use Outdated::{Abort, CurrentVersion, Gone, StableVersion};
+    matches!(why, Gone | StableVersion | CurrentVersion | Abort)
 }
 
 impl<S: Store> TrafficRouter for GlooRouter<S> {

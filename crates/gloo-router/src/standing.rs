@@ -4,83 +4,52 @@
 //! the controller is about to ask for something else.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use gloo_types::ObjectKey;
-use rollouts_rpc::rollout::RolloutStrategy;
-use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
-use route_planner::PodHashes;
+use rollouts_rpc::rollout::{Outdated, RolloutFacts};
+use rollouts_rpc::{DesiredWeight, Rollout};
+use route_planner::{IntentKind, ManagedRouteUpdate, PodHashes};
 
-use crate::error::{Outdated, ShiftError};
+use crate::error::ShiftError;
 use crate::from_rpc::{Policy, Request, admissible, key, weight};
 
 /// What the last SetWeight of a Rollout asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Standing {
-    pub(crate) desired: DesiredWeight,
-    pub(crate) additional: Vec<WeightDestination>,
-    /// Whether managed routes were removed in the same pass.
-    pub(crate) are_removed: bool,
+    /// The planner's request for the call.
+    pub(crate) request: Arc<Request>,
     /// The selected tables.
     pub(crate) tables: BTreeSet<ObjectKey>,
-    /// The planner's request for the call; `None` if there is none.
-    pub(crate) request: Option<Arc<Request>>,
     /// Whether the call was carried out completely. If not, a repair moves no traffic to the canary.
     pub(crate) is_complete: bool,
-    at_call: RolloutState,
-}
-
-/// The fields of the Rollout that decided about the weight at the call.
-#[derive(Clone, Debug, PartialEq)]
-struct RolloutState {
-    uid: String,
-    generation: i64,
-    /// Hash of the strategy, without the zeros that gob drops.
-    strategy: u64,
-    stable_hash: String,
-    current_hash: String,
-    is_aborted: bool,
-    is_promoted_fully: bool,
-    experiment: String,
 }
 
 impl Standing {
-    /// Creates the intent of a SetWeight for `rollout`.
-    pub(crate) fn new(
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-    ) -> Self {
-        Self {
-            desired,
-            additional: additional.to_vec(),
-            are_removed: false,
-            tables: BTreeSet::new(),
-            request: None,
-            is_complete: false,
-            at_call: RolloutState::of(rollout),
-        }
-    }
-
     /// Returns the intent of the last SetWeight before this process started, as the status of `live` records it. `None`
     /// unless the record belongs to the current versions and the current spec, and the controller would still ask for that
     /// weight.
-    pub(crate) fn recorded(live: &Rollout) -> Option<Self> {
+    pub(crate) fn recorded(policy: &Policy, live: &Rollout, hashes: PodHashes) -> Option<Self> {
         let (status, metadata) = (&live.status, &live.metadata);
         let weights = status.canary.weights.as_ref()?;
         let is_of_today = weights.canary.pod_template_hash == status.current_pod_hash
             && weights.stable.pod_template_hash == status.stable_rs
-            && status.has_observed(metadata.generation);
+            && status.has_observed(metadata.generation)
+            && admissible(live).contains(weights.canary.weight);
+        if !is_of_today {
+            return None;
+        }
         let desired = DesiredWeight {
             value: weights.canary.weight,
             max: live.max_traffic_weight(),
         };
-        let recorded = Self {
+        let weight = weight(desired, &weights.additional);
+        let request = Request::new(policy, live, hashes, false, weight).ok()?;
+        Some(Self {
+            request: Arc::new(request),
+            tables: BTreeSet::new(),
             is_complete: true,
-            ..Self::new(live, desired, &weights.additional)
-        };
-        (is_of_today && recorded.outdated(Some(live), false).is_none()).then_some(recorded)
+        })
     }
 
     /// Returns the planner's request for this intent and the current Rollout.
@@ -93,25 +62,27 @@ impl Standing {
         live: &Rollout,
         hashes: PodHashes,
     ) -> Result<Request, ShiftError> {
-        let weight = weight(self.desired, &self.additional);
-        Request::new(policy, live, hashes, self.are_removed, weight)
+        let kind = self.request.intent.kind.clone();
+        Request::new(policy, live, hashes, self.are_removed(), kind)
     }
 
     /// Whether the call asked for the same as an earlier one. Then another client has changed each table that it has to
     /// write.
-    pub(crate) fn repeats(&self, before: &Self) -> bool {
+    fn repeats(&self, before: &Self) -> bool {
         before.is_complete
-            && (self.desired, &self.additional) == (before.desired, &before.additional)
-            && self.are_removed == before.are_removed
-            && RolloutState {
-                generation: before.at_call.generation,
-                ..self.at_call.clone()
-            } == before.at_call
+            && self.request.intent.kind == before.request.intent.kind
+            && self.are_removed() == before.are_removed()
+            && self.change_since(before.request.facts.as_ref()).is_none()
+    }
+
+    fn are_removed(&self) -> bool {
+        self.request.intent.managed.update == ManagedRouteUpdate::RemoveAll
     }
 
     /// `metadata.uid` of the Rollout.
     pub(crate) fn uid(&self) -> &str {
-        &self.at_call.uid
+        let facts = self.request.facts.as_ref();
+        facts.map_or("", |facts| &facts.uid)
     }
 
     /// Returns why the intent is outdated for the current Rollout; `None` if it is still valid.
@@ -119,68 +90,25 @@ impl Standing {
         let Some(live) = live else {
             return Some(Outdated::Gone);
         };
-        let (at_call, now) = (&self.at_call, RolloutState::of(live));
-        if at_call.uid != now.uid {
-            Some(Outdated::Gone)
-        } else if is_deleting {
-            Some(Outdated::Deleting)
-        } else if at_call.stable_hash != now.stable_hash {
-            Some(Outdated::StableVersion)
-        } else if at_call.current_hash != now.current_hash {
-            Some(Outdated::CurrentVersion)
-        } else if at_call.is_aborted != now.is_aborted {
-            Some(Outdated::Abort)
-        } else if at_call.is_promoted_fully != now.is_promoted_fully {
-            Some(Outdated::FullPromotion)
-        } else if at_call.experiment != now.experiment {
-            Some(Outdated::Experiment)
-        } else if at_call.generation != now.generation && at_call.strategy != now.strategy {
-            // A HorizontalPodAutoscaler changes the number of replicas, and with it the generation, at any time.
-            Some(Outdated::Strategy)
-        } else if !admissible(live).contains(self.desired.value) {
-            Some(Outdated::Weight)
-        } else {
-            None
+        match self.change_since(Some(&RolloutFacts::of(live))) {
+            Some(Outdated::Gone) => Some(Outdated::Gone),
+            _ if is_deleting => Some(Outdated::Deleting),
+            None if !self.is_admissible(live) => Some(Outdated::Weight),
+            outdated => outdated,
         }
     }
-}
 
-impl RolloutState {
-    fn of(rollout: &Rollout) -> Self {
-        let status = &rollout.status;
-        Self {
-            uid: rollout.metadata.uid.clone(),
-            generation: rollout.metadata.generation,
-            strategy: strategy_hash(&rollout.spec.strategy),
-            stable_hash: status.stable_rs.clone(),
-            current_hash: status.current_pod_hash.clone(),
-            is_aborted: status.abort,
-            is_promoted_fully: status.promote_full,
-            experiment: status.canary.current_experiment.clone(),
-        }
+    fn change_since(&self, facts: Option<&RolloutFacts>) -> Option<Outdated> {
+        self.request.facts.as_ref()?.outdated(facts?)
     }
-}
 
-/// Returns a hash that is equal for a strategy from a call and the same strategy from the API server. Gob drops pointers to
-/// zeros, so zeros are removed first.
-fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
-    let mut strategy = strategy.clone();
-    if let Some(canary) = &mut strategy.canary {
-        let not_zero = |number: Option<i32>| number.filter(|number| *number != 0);
-        for step in &mut canary.steps {
-            step.set_weight = not_zero(step.set_weight);
-            if let Some(mirror) = &mut step.set_mirror_route {
-                mirror.percentage = not_zero(mirror.percentage);
-            }
-        }
-        if let Some(routing) = &mut canary.traffic_routing {
-            routing.max_traffic_weight = not_zero(routing.max_traffic_weight);
+    /// Whether the controller may ask for this weight with the status of a Rollout.
+    fn is_admissible(&self, rollout: &Rollout) -> bool {
+        match &self.request.intent.kind {
+            IntentKind::SetWeight(split) => admissible(rollout).contains(split.desired),
+            IntentKind::SetManagedRoute(_) | IntentKind::RemoveManagedRoutes => false,
         }
     }
-    // The hash is compared within this process only, so its algorithm may change with the toolchain.
-    let mut hasher = DefaultHasher::new();
-    format!("{strategy:?}").hash(&mut hasher);
-    hasher.finish()
 }
 
 /// The standing intents of all Rollouts. A Rollout at rest has none.
@@ -229,13 +157,9 @@ impl StandingIntents {
         let before = self.before.remove(&key(rollout));
         let repeats = before.is_some_and(|before| standing.repeats(&before));
         // A weight that the Rollout does not admit would never be repaired.
-        let is_admissible = admissible(rollout).contains(standing.desired.value);
+        let is_admissible = standing.is_admissible(rollout);
         if !is_admissible {
-            tracing::debug!(
-                rollout = %key(rollout),
-                "the status does not admit weight {}",
-                standing.desired.value
-            );
+            tracing::debug!(rollout = %key(rollout), "the status does not admit the weight of the call");
         }
         if leaves_marks && is_admissible {
             self.rollouts.insert(key(rollout), standing);
@@ -279,10 +203,8 @@ impl StandingIntents {
 
     /// Returns the Rollouts with an intent and mirror steps.
     pub(crate) fn with_mirrors(&self) -> Vec<ObjectKey> {
-        let mirrors = self.rollouts.iter().filter(|(_, standing)| {
-            let request = standing.request.as_ref();
-            request.is_some_and(|request| request.has_mirrors)
-        });
+        let all = self.rollouts.iter();
+        let mirrors = all.filter(|(_, standing)| standing.request.has_mirrors);
         mirrors.map(|(rollout, _)| rollout.clone()).collect()
     }
 
@@ -308,25 +230,47 @@ mod tests {
         ]);
         json!({
             "metadata": {"namespace": "shop", "name": "reviews", "uid": "u1", "generation": 7},
-            "spec": {"replicas": 4, "strategy": {"canary": {"steps": steps, "trafficRouting": {"plugins": {"p": {"a": 1}}}}}},
+            "spec": {"replicas": 4, "strategy": {"canary": {"steps": steps, "stableService": "reviews", "canaryService": "reviews-canary", "trafficRouting": {"plugins": {"p": selector("web")}}}}},
             "status": {"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": 2, "canary": {"currentExperiment": "e1"}},
         })
+    }
+
+    fn selector(name: &str) -> Value {
+        json!({"routeTableSelector": {"names": [name], "namespace": "mesh"}})
     }
 
     fn rollout(object: Value) -> Rollout {
         serde_json::from_value(object).unwrap()
     }
 
-    fn desired(value: i32) -> DesiredWeight {
-        DesiredWeight { value, max: 100 }
+    fn policy() -> Policy {
+        Policy {
+            plugin_names: vec!["p".into()],
+            ..Policy::default()
+        }
     }
 
-    fn standing() -> Standing {
+    fn hashes() -> PodHashes {
+        PodHashes {
+            stable: "s1".into(),
+            canary: "c1".into(),
+            others: false,
+        }
+    }
+
+    /// The intent of a call for a Rollout.
+    fn intent(object: Value, value: i32) -> Standing {
+        let weight = weight(DesiredWeight { value, max: 100 }, &[]);
+        let request = Request::new(&policy(), &rollout(object), hashes(), false, weight);
         Standing {
             is_complete: true,
             tables: [ObjectKey::new("mesh", "web")].into(),
-            ..Standing::new(&rollout(object()), desired(25), &[])
+            request: Arc::new(request.unwrap()),
         }
+    }
+
+    fn standing() -> Standing {
+        intent(object(), 25)
     }
 
     /// Checks whether the intent of 25 % is outdated after changes of the Rollout.
@@ -380,7 +324,7 @@ mod tests {
         );
         let another_table = (
             "/spec/strategy/canary/trafficRouting/plugins/p",
-            json!({"a": 2}),
+            selector("other"),
         );
         check(&[generation(), another_table], Some(Outdated::Strategy));
         check(
@@ -399,27 +343,6 @@ mod tests {
         );
     }
 
-    /// Gob drops the zeros of `setWeight` and `percentage`.
-    #[test]
-    fn a_strategy_from_a_call_has_the_hash_of_the_one_from_the_api_server() {
-        let mut received = object();
-        for (path, key) in [
-            ("/spec/strategy/canary/steps/0", "setWeight"),
-            ("/spec/strategy/canary/steps/3/setMirrorRoute", "percentage"),
-        ] {
-            received
-                .pointer_mut(path)
-                .unwrap()
-                .as_object_mut()
-                .unwrap()
-                .remove(key);
-        }
-        let (received, live) = (rollout(received), rollout(object()));
-        assert_ne!(received.spec, live.spec);
-        let hash = |rollout: &Rollout| strategy_hash(&rollout.spec.strategy);
-        assert_eq!(hash(&received), hash(&live));
-    }
-
     #[test]
     fn an_intent_lasts_from_a_call_that_leaves_marks_to_one_that_leaves_none() {
         let (rollout, table) = (rollout(object()), ObjectKey::new("mesh", "web"));
@@ -431,21 +354,14 @@ mod tests {
         // There is no intent while the next call is running.
         intents.suspend(&owner);
         assert_eq!(intents.of(&owner), None);
-        let next = Standing {
-            desired: desired(0),
-            ..standing()
-        };
+        let next = intent(object(), 0);
         intents.set(&rollout, next.clone(), true);
         assert_eq!(intents.of(&owner), Some(&next));
         intents.set(&rollout, next, false);
         assert_eq!(intents.of(&owner), None);
         assert!(intents.of_table(&table).is_empty());
         // The status of this Rollout admits 0 and 25.
-        let strange = Standing {
-            desired: desired(40),
-            ..standing()
-        };
-        intents.set(&rollout, strange, true);
+        intents.set(&rollout, intent(object(), 40), true);
         assert_eq!(intents.of(&owner), None);
         intents.set(&rollout, standing(), true);
         intents.forget(&owner);
@@ -464,8 +380,11 @@ mod tests {
         for (path, value) in changes {
             *live.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
         }
-        let recorded = Standing::recorded(&rollout(live));
-        let weight = recorded.map(|it| it.desired.value);
+        let recorded = Standing::recorded(&policy(), &rollout(live), hashes());
+        let weight = recorded.map(|it| match &it.request.intent.kind {
+            IntentKind::SetWeight(split) => split.desired,
+            other => panic!("{other:?}"),
+        });
         assert_eq!(weight, expect, "{changes:?}");
     }
 
@@ -499,23 +418,16 @@ mod tests {
 
     #[test]
     fn a_call_repeats_the_one_before_if_it_asks_for_the_same() {
-        let again = Standing {
-            at_call: RolloutState {
-                generation: 8,
-                ..standing().at_call
-            },
-            ..standing()
-        };
+        let mut scaled = object();
+        scaled["metadata"]["generation"] = json!(8);
+        let again = intent(scaled, 25);
         assert!(again.repeats(&standing()));
         let failed = Standing {
             is_complete: false,
             ..standing()
         };
         assert!(!again.repeats(&failed));
-        let more = Standing {
-            desired: desired(50),
-            ..standing()
-        };
+        let more = intent(object(), 50);
         assert!(!more.repeats(&standing()));
 
         let (rollout, mut intents) = (rollout(object()), StandingIntents::default());

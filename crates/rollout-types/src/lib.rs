@@ -20,11 +20,13 @@
 //! nil and zero cannot be distinguished.
 
 mod config;
+mod facts;
 mod rollout;
 mod types;
 mod values;
 
 pub use config::ConfigError;
+pub use facts::{Outdated, RolloutFacts};
 pub use rollout::{REVISION_ANNOTATION, Services};
 pub use types::*;
 pub use values::{RawJson, RawRollout, Timestamp};

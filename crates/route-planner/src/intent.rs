@@ -24,6 +24,11 @@ pub struct Intent {
 }
 
 impl Intent {
+    /// Whether it adds a managed route, which sends or copies certain requests to the canary.
+    pub(crate) fn adds_route(&self) -> bool {
+        matches!(&self.kind, IntentKind::SetManagedRoute(route) if !route.is_removal())
+    }
+
     /// SetWeight for a Rollout without managed routes and ping-pong, whose Pod hashes and applied weights are not known.
     pub fn set_weight(
         rollout: ObjectKey,

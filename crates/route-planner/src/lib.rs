@@ -57,6 +57,7 @@ mod roles;
 mod route;
 mod set_weight;
 mod table_state;
+mod tables;
 mod weight;
 
 pub use admissible::{Admissible, Progress, Recorded};
@@ -78,6 +79,7 @@ pub use planning::is_rest;
 pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
 pub use roles::stable_service;
+pub use tables::{Growing, Planned, TableWrite, Writes, decide};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -11,6 +11,7 @@ use json_patch::{
 use serde_json::{Value, json};
 
 use crate::error::{PlanError, Refusal};
+use crate::intent::Intent;
 use crate::mirror_policy::{Policies, PolicyChange};
 use crate::ownership::ANNOTATION;
 
@@ -103,6 +104,17 @@ impl Plan {
             Some(policies) => policies.changes(live),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Whether the plan sends more requests, or copies of requests, to the canary.
+    pub fn adds_share(&self, intent: &Intent) -> bool {
+        self.grows || intent.adds_route() && !self.is_noop()
+    }
+
+    /// Whether the plan moves traffic or copies of it. `policies` are the existing MirrorPolicies.
+    pub fn moves(&self, policies: &[MirrorPolicyDoc]) -> bool {
+        let changes = self.policy_changes(policies);
+        self.moves_traffic() || changes.is_ok_and(|changes| !changes.is_empty())
     }
 
     /// Whether the plan changes where traffic goes. Some plans change only the annotation.

@@ -11,6 +11,7 @@ use gloo_types::{
     MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
+use rollout_types::RolloutFacts;
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::kube_api::compare;
 use crate::{
     CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
-    Keep, KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper,
+    Keep, KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper,
     RolloutReader, RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown,
     WholeDocuments, ZeroMirrors,
 };
@@ -357,11 +358,11 @@ impl RolloutReader for CachedRouteStore {
         generation: i64,
     ) -> Result<Option<ZeroMirrors>, StoreError> {
         if self.rollouts.check(Some(&key.namespace), FRESH).is_ok()
-            && let Some(facts) = self.rollouts.get(key)
-            && let Some(traffic) = &facts.traffic
-            && traffic.generation >= generation
+            && let Some(cached) = self.rollouts.get(key)
+            && let Some(plugin) = &cached.plugin
+            && cached.facts.generation >= generation
         {
-            return Ok(Some(traffic.zero_mirrors.clone()));
+            return Ok(Some(plugin.zero_mirrors.clone()));
         }
         self.store.local.zero_mirrors(key, generation).await
     }
@@ -370,22 +371,22 @@ impl RolloutReader for CachedRouteStore {
         &self,
         key: &ObjectKey,
         version: &str,
-    ) -> Result<Option<Arc<RolloutFacts>>, StoreError> {
+    ) -> Result<Option<RolloutFacts>, StoreError> {
         let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
-            Ok(()) => self.rollouts.get(key),
+            Ok(()) => self.rollouts.get(key).map(|it| it.facts.clone()),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
                 let live = self.store.local.rollout(key).await?;
                 let live =
                     live.ok_or_else(|| StoreError::not_found::<rollout_types::Rollout>(key))?;
                 let kept = self.rollouts.keeper().keep(&live.raw().to_string());
-                kept.ok().map(Arc::new)
+                kept.ok().map(|it| it.facts)
             }
             // Rollouts cannot be watched, for example without permission: nothing newer will be known.
             Err(_) => None,
         };
         let is_newer =
-            |facts: &Arc<RolloutFacts>| compare(&facts.version, version) == Some(Ordering::Greater);
+            |facts: &RolloutFacts| compare(&facts.version, version) == Some(Ordering::Greater);
         Ok(facts.filter(is_newer))
     }
 

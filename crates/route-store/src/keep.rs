@@ -29,9 +29,6 @@ pub trait Kept: Send + Sync + 'static {
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 
-    /// Takes over from the previous version what is not in the object itself.
-    fn follows(&mut self, _before: &Self) {}
-
     /// Returns an estimate of its memory, in bytes.
     fn size(&self) -> usize {
         size_of_val(self)

@@ -39,7 +39,7 @@ use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
-use rollout_types::Rollout;
+use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
 
 #[cfg(feature = "kube")]
@@ -60,8 +60,8 @@ pub use request::{
     Observer, Outcome, Permit, Priority, RequestContext, SentRequest, with_context, with_permit,
 };
 pub use rollout::{
-    INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
-    TrafficFacts, ZeroMirrors,
+    CachedRollout, INSTANCE_ID_LABEL, PluginBlock, PluginFacts, ReadBlock, RolloutKeeper,
+    ZeroMirrors,
 };
 pub use selection::{Decision, FRESH, Freshness, Selection};
 pub use table::{CompactTable, TableKeeper};
@@ -236,7 +236,7 @@ pub trait RolloutReader: Send + Sync + 'static {
         &self,
         _key: &ObjectKey,
         _version: &str,
-    ) -> impl Future<Output = Result<Option<std::sync::Arc<RolloutFacts>>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Option<RolloutFacts>, StoreError>> + Send {
         async { Ok(None) }
     }
 

@@ -4,13 +4,11 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gloo_types::{ObjectKey, RouteTableSelector};
-use rollout_types::{CanaryStep, ObjectMeta, Rollout};
+use rollout_types::{CanaryStep, ObjectMeta, Rollout, RolloutFacts};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::{Keep, Kept};
 
@@ -19,60 +17,24 @@ pub const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instan
 
 /// The cached form of a Rollout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RolloutFacts {
+pub struct CachedRollout {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// `metadata.uid`.
-    pub uid: Box<str>,
-    /// `metadata.resourceVersion`.
-    pub version: Box<str>,
-    /// The facts about traffic; `None` if the Rollout does not configure the plugin.
-    pub traffic: Option<Box<TrafficFacts>>,
+    /// The facts that decide about its weight.
+    pub facts: RolloutFacts,
+    /// How it uses the plugin; `None` if it does not.
+    pub plugin: Option<Box<PluginFacts>>,
 }
 
-/// The facts about the traffic of a Rollout that configures the plugin.
+/// What a Rollout configures the plugin with.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrafficFacts {
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// The oldest known generation with the current strategy. Changes of other fields, for example by an autoscaler, raise
-    /// the generation too.
-    pub strategy_since: i64,
-    /// Hash of `spec.strategy`, to detect a change.
-    strategy: u64,
+pub struct PluginFacts {
     /// The tables that it selects; `None` if the plugin block is invalid.
     pub selector: Option<Arc<RouteTableSelector>>,
-    /// `status.stableRS`.
-    pub stable_hash: Box<str>,
-    /// `status.currentPodHash`.
-    pub current_hash: Box<str>,
-    /// `status.currentStepIndex`.
-    pub step_index: Option<i32>,
-    /// `status.abort`.
-    pub is_aborted: bool,
-    /// `status.promoteFull`.
-    pub is_promoted_fully: bool,
-    /// Whether the controller has observed this generation (`status.observedGeneration`).
-    pub is_observed: bool,
-    /// The canary in `status.canary.weights`.
-    pub recorded: Option<RecordedWeight>,
-    /// `status.canary.currentExperiment`; empty without one.
-    pub experiment: Box<str>,
     /// Whether a step mirrors requests.
     pub has_mirrors: bool,
     /// Its mirror steps with `percentage: 0`.
     pub zero_mirrors: ZeroMirrors,
-    /// The label [`INSTANCE_ID_LABEL`].
-    pub instance_id: Option<Box<str>>,
-}
-
-/// The last weight of the canary that the controller recorded in the status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordedWeight {
-    /// The weight.
-    pub weight: i32,
-    /// Pod template hash of the canary that had it.
-    pub hash: Box<str>,
 }
 
 /// The mirror steps of a Rollout with `percentage: 0`, each by its index and the name of its route.
@@ -102,7 +64,7 @@ impl ZeroMirrors {
     }
 }
 
-/// The [`Keep`] of Rollouts, which decodes them to [`RolloutFacts`].
+/// The [`Keep`] of Rollouts, which decodes them to [`CachedRollout`].
 pub struct RolloutKeeper {
     read_block: ReadBlock,
     selectors: Mutex<HashSet<Arc<RouteTableSelector>>>,
@@ -150,57 +112,41 @@ impl RolloutKeeper {
         selector
     }
 
-    fn traffic(&self, rollout: Rollout, strategy: u64) -> Option<TrafficFacts> {
-        let selector = match (self.read_block)(&rollout) {
+    fn plugin(&self, rollout: &Rollout) -> Option<PluginFacts> {
+        let selector = match (self.read_block)(rollout) {
             PluginBlock::Absent => return None,
             PluginBlock::Unusable => None,
             PluginBlock::Selects(selector) => Some(self.intern(selector)),
         };
         let steps = rollout.steps();
-        let recorded = rollout.status.canary.weights.as_ref();
-        let recorded = recorded.map(|weights| RecordedWeight {
-            weight: weights.canary.weight,
-            hash: weights.canary.pod_template_hash.as_str().into(),
-        });
-        let generation = rollout.metadata.generation;
-        let instance_id = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
-        Some(TrafficFacts {
-            generation,
-            strategy_since: generation,
-            strategy,
+        Some(PluginFacts {
             selector,
-            step_index: rollout.status.current_step_index,
-            is_aborted: rollout.status.abort,
-            is_promoted_fully: rollout.status.promote_full,
-            is_observed: rollout.status.has_observed(generation),
-            recorded,
             has_mirrors: steps.iter().any(|step| step.set_mirror_route.is_some()),
             zero_mirrors: ZeroMirrors::of(steps),
-            instance_id: instance_id.map(|id| id.as_str().into()),
-            stable_hash: rollout.status.stable_rs.into(),
-            current_hash: rollout.status.current_pod_hash.into(),
-            experiment: rollout.status.canary.current_experiment.into(),
         })
     }
 }
 
 impl Keep for RolloutKeeper {
     type Kind = Rollout;
-    type Kept = RolloutFacts;
+    type Kept = CachedRollout;
     const PAGE: u32 = 250;
 
-    fn keep(&self, object: &str) -> Result<RolloutFacts, Box<dyn Error + Send + Sync>> {
-        let Ok(rollout) = serde_json::from_str::<Rollout>(object) else {
-            return Ok(serde_json::from_str::<Unreadable>(object)?.into());
+    fn keep(&self, object: &str) -> Result<CachedRollout, Box<dyn Error + Send + Sync>> {
+        let (rollout, plugin) = match serde_json::from_str::<Rollout>(object) {
+            Ok(rollout) => {
+                let plugin = self.plugin(&rollout);
+                (rollout, plugin)
+            }
+            Err(_) => {
+                let rollout = serde_json::from_str::<Unreadable>(object)?.into();
+                (rollout, Some(PluginFacts::default()))
+            }
         };
-        let outline = serde_json::from_str::<Outline<'_>>(object)?;
-        let mut hasher = DefaultHasher::new();
-        outline.spec.strategy.map(RawValue::get).hash(&mut hasher);
-        let facts = RolloutFacts::new(&rollout.metadata);
-        let traffic = self.traffic(rollout, hasher.finish());
-        Ok(RolloutFacts {
-            traffic: traffic.map(Box::new),
-            ..facts
+        Ok(CachedRollout {
+            key: ObjectKey::new(&rollout.metadata.namespace, &rollout.metadata.name),
+            facts: RolloutFacts::of(&rollout),
+            plugin: plugin.map(Box::new),
         })
     }
 }
@@ -212,81 +158,44 @@ struct Unreadable {
     metadata: ObjectMeta,
 }
 
-impl From<Unreadable> for RolloutFacts {
+impl From<Unreadable> for Rollout {
     fn from(Unreadable { metadata }: Unreadable) -> Self {
         Self {
-            traffic: Some(Box::new(TrafficFacts {
-                generation: metadata.generation,
-                strategy_since: metadata.generation,
-                ..TrafficFacts::default()
-            })),
-            ..Self::new(&metadata)
+            metadata,
+            ..Self::default()
         }
     }
 }
 
-#[derive(Deserialize)]
-struct Outline<'a> {
-    #[serde(borrow, default)]
-    spec: SpecOutline<'a>,
-}
-
-#[derive(Default, Deserialize)]
-struct SpecOutline<'a> {
-    #[serde(borrow, default)]
-    strategy: Option<&'a RawValue>,
-}
-
-impl RolloutFacts {
-    fn new(metadata: &ObjectMeta) -> Self {
-        Self {
-            key: ObjectKey::new(&metadata.namespace, &metadata.name),
-            uid: metadata.uid.as_str().into(),
-            version: metadata.resource_version.as_str().into(),
-            traffic: None,
-        }
-    }
-
+impl CachedRollout {
     /// Returns whether a step mirrors requests.
     #[must_use]
     pub fn has_mirrors(&self) -> bool {
-        self.traffic.as_ref().is_some_and(|it| it.has_mirrors)
+        self.plugin.as_ref().is_some_and(|it| it.has_mirrors)
     }
 }
 
-impl TrafficFacts {
+impl PluginFacts {
     fn size(&self) -> usize {
-        let recorded = self.recorded.as_ref().map_or(0, |it| it.hash.len());
         let zero_mirrors = self.zero_mirrors.0.iter();
         let zero_mirrors: usize = zero_mirrors.map(|it| size_of_val(it) + it.1.len()).sum();
-        let hashes = self.stable_hash.len() + self.current_hash.len() + recorded;
-        let instance_id = self.instance_id.as_ref().map_or(0, |id| id.len());
-        size_of::<Self>() + hashes + self.experiment.len() + zero_mirrors + instance_id
+        size_of::<Self>() + zero_mirrors
     }
 }
 
-impl Kept for RolloutFacts {
+impl Kept for CachedRollout {
     fn key(&self) -> &ObjectKey {
         &self.key
     }
 
     fn version(&self) -> &str {
-        &self.version
-    }
-
-    fn follows(&mut self, before: &Self) {
-        if let (Some(now), Some(then)) = (&mut self.traffic, &before.traffic)
-            && self.uid == before.uid
-            && now.strategy == then.strategy
-        {
-            now.strategy_since = then.strategy_since;
-        }
+        &self.facts.version
     }
 
     fn size(&self) -> usize {
         let key = self.key.namespace.len() + self.key.name.len();
-        let traffic = self.traffic.as_ref().map_or(0, |it| it.size());
-        size_of::<Self>() + key + self.uid.len() + self.version.len() + traffic
+        let plugin = self.plugin.as_ref().map_or(0, |it| it.size());
+        size_of::<Self>() + key + self.facts.heap_size() + plugin
     }
 }
 
@@ -341,41 +250,34 @@ mod tests {
         })
     }
 
-    fn keep(keeper: &RolloutKeeper, rollout: &Value) -> RolloutFacts {
+    fn keep(keeper: &RolloutKeeper, rollout: &Value) -> CachedRollout {
         keeper.keep(&rollout.to_string()).unwrap()
     }
 
     #[test]
     fn the_facts_of_a_rollout_take_some_hundred_bytes() {
-        let facts = keep(&keeper(), &rollout("reviews"));
-        assert_eq!(facts.key, ObjectKey::new("shop", "reviews"));
-        assert_eq!((&*facts.uid, &*facts.version), ("u1", "7"));
-        let size = facts.size();
+        let kept = keep(&keeper(), &rollout("reviews"));
+        assert_eq!(kept.key, ObjectKey::new("shop", "reviews"));
+        let facts = &kept.facts;
+        let texts = [&facts.uid, &facts.version, &facts.stable_hash];
+        assert_eq!(texts.map(|it| &**it), ["u1", "7", "s1"]);
+        assert_eq!((&*facts.current_hash, &*facts.experiment), ("c1", "exp"));
+        let size = kept.size();
         assert!((200..=500).contains(&size), "{size}");
-        let traffic = facts.traffic.unwrap();
-        assert_eq!((traffic.generation, traffic.strategy_since), (3, 3));
-        assert_eq!(traffic.selector.as_ref().unwrap().names, ["web"]);
-        assert_eq!(
-            (&*traffic.stable_hash, &*traffic.current_hash),
-            ("s1", "c1")
-        );
-        assert_eq!((traffic.step_index, traffic.is_observed), (Some(1), true));
-        let recorded = traffic.recorded.as_ref().unwrap();
-        assert_eq!((recorded.weight, &*recorded.hash), (25, "c1"));
-        assert_eq!(&*traffic.experiment, "exp");
-        assert_eq!(traffic.instance_id.as_deref(), Some("blue"));
-        assert!(traffic.has_mirrors && traffic.zero_mirrors.contains(1, "copy"));
-        assert!(!traffic.zero_mirrors.contains(2, "all"));
-        assert!(!traffic.zero_mirrors.contains(1, "all"));
+        let plugin = kept.plugin.unwrap();
+        assert_eq!(plugin.selector.as_ref().unwrap().names, ["web"]);
+        assert!(plugin.has_mirrors && plugin.zero_mirrors.contains(1, "copy"));
+        assert!(!plugin.zero_mirrors.contains(2, "all"));
+        assert!(!plugin.zero_mirrors.contains(1, "all"));
     }
 
     #[test]
-    fn rollouts_without_the_plugin_are_kept_without_traffic_facts() {
+    fn rollouts_without_the_plugin_are_kept_without_its_facts() {
         let mut other = rollout("reviews");
         other["spec"]["strategy"] = json!({"blueGreen": {}});
         let facts = keep(&keeper(), &other);
-        assert_eq!(facts.traffic, None);
-        assert!(facts.size() <= 160, "{}", facts.size());
+        assert_eq!(facts.plugin, None);
+        assert!(facts.size() <= 200, "{}", facts.size());
     }
 
     #[test]
@@ -384,36 +286,18 @@ mod tests {
         odd["spec"]["strategy"]["canary"]["steps"] = json!("none");
         let facts = keep(&keeper(), &odd);
         assert_eq!(facts.key, ObjectKey::new("shop", "reviews"));
-        assert_eq!(facts.traffic.unwrap().selector, None);
+        assert_eq!(facts.plugin.unwrap().selector, None);
         let mut unusable = rollout("reviews");
         unusable["spec"]["strategy"]["canary"]["trafficRouting"]["plugins"]["gloo"] = json!(7);
         let facts = keep(&keeper(), &unusable);
-        assert_eq!(facts.traffic.unwrap().selector, None);
+        assert_eq!(facts.plugin.unwrap().selector, None);
         assert!(keeper().keep("7").is_err());
-    }
-
-    #[test]
-    fn strategy_since_is_the_oldest_generation_with_the_same_strategy() {
-        let keeper = keeper();
-        let before = keep(&keeper, &rollout("reviews"));
-        let since = |change: &dyn Fn(&mut Value)| {
-            let mut after = rollout("reviews");
-            after["metadata"]["generation"] = json!(4);
-            change(&mut after);
-            let mut after = keep(&keeper, &after);
-            after.follows(&before);
-            after.traffic.unwrap().strategy_since
-        };
-        assert_eq!(since(&|it| it["spec"]["replicas"] = json!(9)), 3);
-        assert_eq!(since(&|it| it["metadata"]["uid"] = json!("u2")), 4);
-        let steps = "/spec/strategy/canary/steps/0/setWeight";
-        assert_eq!(since(&|it| *it.pointer_mut(steps).unwrap() = json!(30)), 4);
     }
 
     #[test]
     fn equal_selectors_are_shared_and_unused_ones_are_dropped() {
         let keeper = keeper();
-        let selector = |facts: RolloutFacts| facts.traffic.unwrap().selector.unwrap();
+        let selector = |rollout: CachedRollout| rollout.plugin.unwrap().selector.unwrap();
         let first = selector(keep(&keeper, &rollout("a")));
         let second = selector(keep(&keeper, &rollout("b")));
         assert!(Arc::ptr_eq(&first, &second));

@@ -89,14 +89,14 @@ impl Watched for CachedRouteStore {
     }
 
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
-        let facts = Self::rollouts(self).get(rollout)?;
-        Some(facts.traffic.is_some())
+        let cached = Self::rollouts(self).get(rollout)?;
+        Some(cached.plugin.is_some())
     }
 
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
-        let (facts, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
-        let selector = facts.as_ref().and_then(|facts| facts.traffic.as_ref());
-        let selector = selector.and_then(|traffic| traffic.selector.as_ref());
+        let (cached, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
+        let plugin = cached.as_ref().and_then(|it| it.plugin.as_ref());
+        let selector = plugin.and_then(|plugin| plugin.selector.as_ref());
         let (Some(selector), Some(table)) = (selector, table) else {
             return false;
         };

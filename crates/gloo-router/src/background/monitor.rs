@@ -157,7 +157,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             return last.behind.clone();
         }
         let document = self.watched.table(table)?;
-        let behind = self.router.behind(&standing, &document);
+        let behind = Behind::of(&standing.request, &document);
         let now = Compared {
             version,
             standing,

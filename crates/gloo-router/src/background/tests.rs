@@ -46,7 +46,7 @@ struct World {
 
 impl Watched for World {
     async fn run(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {

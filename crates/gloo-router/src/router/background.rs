@@ -25,7 +25,6 @@ use super::{
     deadline::Deadline,
     memory::Memory,
     outside::{OutsideWrites, TakenOver},
-    write::{moves, plan_all},
 };
 use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
@@ -199,8 +198,8 @@ impl Background {
 #[must_use]
 pub fn behind_recorded(policy: &Policy, live: &Rollout, table: &RouteTableDoc) -> Option<Behind> {
     let hashes = Memory::default().hashes(live);
-    let request = Standing::recorded(live)?.request_for(policy, live, hashes);
-    Behind::of(&request.ok()?, table)
+    let standing = Standing::recorded(policy, live, hashes)?;
+    Behind::of(&standing.request, table)
 }
 
 impl<S: Store> GlooRouter<S> {
@@ -216,12 +215,8 @@ impl<S: Store> GlooRouter<S> {
     /// Returns what a repair of `table` would write for the last SetWeight of a Rollout.
     pub(crate) fn drift(&self, rollout: &ObjectKey, table: &RouteTableDoc) -> Drift {
         let (request, is_complete) = match self.background.standing().of(rollout) {
-            Some(Standing {
-                request: Some(request),
-                is_complete,
-                ..
-            }) => (Arc::clone(request), *is_complete),
-            _ => return Drift::None,
+            Some(it) => (Arc::clone(&it.request), it.is_complete),
+            None => return Drift::None,
         };
         if has_repairs_off(table) || is_unmodified_at_rest(&request, table) {
             return Drift::None;
@@ -246,7 +241,7 @@ impl<S: Store> GlooRouter<S> {
             return plan.moves_traffic();
         }
         match self.store.last_known_policies() {
-            Some(known) => moves(plan, &known),
+            Some(known) => plan.moves(&known),
             None => plan.moves_traffic(),
         }
     }
@@ -257,19 +252,16 @@ impl<S: Store> GlooRouter<S> {
     /// # Errors
     /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
-        let Some((mut standing, mut request)) = self.recorded(rollout).await? else {
+        let Some(mut standing) = self.recorded(rollout).await? else {
             return Ok(());
         };
+        let mut request = Request::clone(&standing.request);
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
-        let is_in_force = selected.failures.is_empty()
-            && plan_all(&request, &selected.tables)
-                .iter()
-                .all(|plan| plan.as_ref().is_ok_and(Plan::is_noop));
-        if is_in_force {
+        if selected.is_in_force(&request) {
             standing.tables = selected.keys();
-            standing.request = Some(Arc::new(request));
+            standing.request = Arc::new(request);
             self.background.standing().resume(rollout, standing);
             self.background.check_again(rollout);
         }
@@ -277,27 +269,12 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Returns what the last SetWeight asked for, as the current status of the Rollout records it.
-    async fn recorded(
-        &self,
-        rollout: &ObjectKey,
-    ) -> Result<Option<(Standing, Request)>, StoreError> {
+    async fn recorded(&self, rollout: &ObjectKey) -> Result<Option<Standing>, StoreError> {
         let Some((live, false)) = self.live_rollout(rollout).await? else {
             return Ok(None);
         };
-        let standing = Standing::recorded(&live);
-        Ok(standing.and_then(|standing| {
-            let request = standing.request_for(&self.policy, &live, self.memory.hashes(&live));
-            Some((standing, request.ok()?))
-        }))
-    }
-
-    /// Returns how far a table is behind the last weight of a Rollout whose intent is standing.
-    pub(crate) fn behind(&self, standing: &Standing, table: &RouteTableDoc) -> Option<Behind> {
-        let Some(request) = &standing.request else {
-            let reason = format!("RouteTable {}: the last SetWeight failed", table.key());
-            return Some(Behind::not_in_force(reason));
-        };
-        Behind::of(request, table)
+        let hashes = self.memory.hashes(&live);
+        Ok(Standing::recorded(&self.policy, &live, hashes))
     }
 
     /// Returns how far a table with marks of a Rollout is behind the weight in the Rollout's status. There is no standing
@@ -311,7 +288,7 @@ impl<S: Store> GlooRouter<S> {
         table: &RouteTableDoc,
     ) -> Result<Option<Behind>, StoreError> {
         let recorded = self.recorded(rollout).await?;
-        Ok(recorded.and_then(|(_, request)| Behind::of(&request, table)))
+        Ok(recorded.and_then(|it| Behind::of(&it.request, table)))
     }
 
     /// Whether a promotion of the Rollout is held, so that another weight than that of the last call is in force.
@@ -396,7 +373,8 @@ impl<S: Store> GlooRouter<S> {
         let write = async {
             // A call that has begun meanwhile takes over the table.
             let is_current = self.background.standing().of(rollout) == Some(standing);
-            let shift = self.shift(&request, selected, deadline, Some(only));
+            let plans = selected.plan(&request);
+            let shift = self.shift(&request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
         };
         let shifted = self.background.outside.run(rollout, write).await?;

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gloo_types::ObjectKey;
+use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
-use route_planner::{Plan, PlanError, belongs_to, involved};
+use route_planner::{Planned, belongs_to, involved};
 use route_store::{Decision, PluginBlock, Priority, RolloutKeeper, Store, TableKeeper};
 use tracing::{info, warn};
 
-use super::{Fence, GlooRouter, outside::TakenOver, write::LivePolicies};
+use super::{Fence, GlooRouter, outside::TakenOver};
 use crate::from_rpc::{self, Policy};
 use crate::report::Report;
 
@@ -56,14 +56,14 @@ impl<S: Store> GlooRouter<S> {
         self.background.suspend(rollout)
     }
 
-    /// Returns the last known MirrorPolicies if none of `plans` changes a table or a policy.
-    pub(super) fn unchanged_policies(&self, plans: &[Result<Plan, PlanError>]) -> LivePolicies {
+    /// Returns the last known MirrorPolicies if no plan changes a table or a policy.
+    pub(super) fn unchanged_policies(&self, planned: &[Planned]) -> Option<Vec<MirrorPolicyDoc>> {
         let known = self.store.last_known_policies()?;
-        let is_noop = |plan: &Result<Plan, PlanError>| {
-            let plan = plan.as_ref().ok().filter(|plan| plan.is_noop());
+        let is_noop = |planned: &Planned| {
+            let plan = planned.plan().filter(|plan| plan.is_noop());
             plan.is_some_and(|it| it.policy_changes(&known).is_ok_and(|it| it.is_empty()))
         };
-        plans.iter().all(is_noop).then_some(known)
+        planned.iter().all(is_noop).then_some(known)
     }
 
     /// Whether the last known MirrorPolicies include one with the mark of the Rollout. Also `true` if none were ever read.

@@ -18,10 +18,10 @@ use std::{
 };
 
 use futures::future::try_join;
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{
-    ANNOTATION, plan,
+    ANNOTATION, Plan, Planned,
     promotion::{
         self, Decision, Facts, Hold, Observation, PromotionGuard, Released, guarded_services,
     },
@@ -34,7 +34,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Fence, GlooRouter, RepairScope, carry_out, deadline::Deadline, read::Selected};
+use super::{Fence, GlooRouter, RepairScope, carry_out, deadline::Deadline, read::Plans};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, HoldEnd, Report};
@@ -224,68 +224,53 @@ impl Holds {
     }
 }
 
-/// The selected tables, with the held ones kept apart.
+/// The plans of a request, with the held tables kept apart.
 pub(super) struct HeldApart {
-    pub(super) selected: Selected,
-    /// The held tables, and the request that is carried out for them instead.
-    pub(super) held: Option<(Request, Selected)>,
+    pub(super) plans: Plans,
+    /// The held tables, planned for the request that is carried out for them instead.
+    pub(super) held: Option<(Request, Vec<Planned>)>,
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Separates the selected tables that keep their traffic on the canary Service for now.
+    /// Separates the tables that keep their traffic on the canary Service for now.
     pub(super) async fn hold_apart(
         &self,
         rollout: &Rollout,
         request: &Request,
-        selected: Selected,
+        mut plans: Plans,
         deadline: Deadline,
     ) -> HeldApart {
-        let free = |selected| HeldApart {
-            selected,
-            held: None,
-        };
         let promotion = Promotion::of(rollout, request).filter(|_| self.guards_promotions);
         let Some(promotion) = promotion else {
             self.end_hold(About::of_call(rollout), HoldEnd::Broken);
-            return free(selected);
+            return HeldApart { plans, held: None };
         };
         let full = request.with_all_to_canary();
-        let may_be_held = |table: &RouteTableDoc| {
-            // At rest no table has an annotation, and nothing has to be planned here.
-            let annotations = table.annotations();
-            if annotations.is_none_or(|it| !it.contains_key(ANNOTATION)) {
-                return false;
+        let (mut free, mut held) = (Vec::new(), Vec::new());
+        for planned in plans.tables {
+            match planned_hold(&full, &planned) {
+                Some(hold) => held.push((planned, hold)),
+                None => free.push(planned),
             }
-            let plan = plan(&request.config, &request.intent, table);
-            // A table that cannot send all traffic to the canary Service returns to stable, as requested.
-            plan.is_ok_and(|plan| plan.takes_from_canary()) && is_completely_plannable(&full, table)
-        };
-        let Selected { tables, failures } = selected;
-        let (held, tables): (Vec<_>, Vec<_>) = tables.into_iter().partition(may_be_held);
-        let selected = Selected { tables, failures };
+        }
+        plans.tables = free;
         if held.is_empty() {
             self.end_hold(promotion.about(), HoldEnd::Ended);
-            return free(selected);
+            return HeldApart { plans, held: None };
         }
-        let held = Selected {
-            tables: held,
-            failures: Vec::new(),
-        };
+        let (planned, held): (Vec<_>, Vec<_>) = held.into_iter().unzip();
         if self.is_held(&promotion, deadline).await
-            && self.may_get_all(&promotion, &full, &held, deadline).await
+            && self.may_get_all(&promotion, &held, deadline).await
         {
-            self.holds.keep(&promotion.rollout, held.keys());
+            let keys = held.iter().map(|it| it.table.key().clone());
+            self.holds.keep(&promotion.rollout, keys.collect());
             return HeldApart {
-                selected,
+                plans,
                 held: Some((full, held)),
             };
         }
-        let mut tables = selected.tables;
-        tables.extend(held.tables);
-        free(Selected {
-            tables,
-            failures: selected.failures,
-        })
+        plans.tables.extend(planned);
+        HeldApart { plans, held: None }
     }
 
     /// Whether a promotion is held now. If endpoints or Pods cannot be read, it is not.
@@ -352,15 +337,10 @@ impl<S: Store> GlooRouter<S> {
     async fn may_get_all(
         &self,
         promotion: &Promotion,
-        full: &Request,
-        held: &Selected,
+        held: &[Planned],
         deadline: Deadline,
     ) -> bool {
-        let grows = |table: &RouteTableDoc| {
-            let plan = plan(&full.config, &full.intent, table);
-            plan.is_ok_and(|plan| plan.grows())
-        };
-        if !held.tables.iter().any(grows) {
+        if !held.iter().filter_map(Planned::plan).any(Plan::grows) {
             return true;
         }
         let key = &promotion.rollout;
@@ -524,15 +504,12 @@ impl<S: Store> GlooRouter<S> {
                 }
                 continue;
             };
-            let selected = Selected {
-                tables: vec![document],
-                failures: Vec::new(),
-            };
+            let plans = Plans::of(request, document);
             let only = RepairScope {
                 table: &table,
                 may_grow: false,
             };
-            let shifted = self.shift(request, selected, deadline, Some(only)).await;
+            let shifted = self.shift(request, plans, deadline, Some(only)).await;
             if let Some(failure) = shifted.into_failures().into_iter().next() {
                 return Err(failure);
             }
@@ -541,10 +518,18 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// Whether a request can be carried out on every selected route of a table.
-fn is_completely_plannable(request: &Request, table: &RouteTableDoc) -> bool {
-    let plan = plan(&request.config, &request.intent, table);
-    plan.is_ok_and(|plan| plan.left().next().is_none())
+/// Plans all traffic to the canary Service for a table that may be held: its plan takes traffic from the canary. `None` if it may
+/// not. A table that cannot send all traffic to the canary Service returns to stable, as requested.
+fn planned_hold(full: &Request, planned: &Planned) -> Option<Planned> {
+    // At rest no table has an annotation, and nothing has to be planned here.
+    let annotations = planned.table.annotations()?;
+    let is_split = annotations.contains_key(ANNOTATION);
+    if !is_split || !planned.plan()?.takes_from_canary() {
+        return None;
+    }
+    let hold = Planned::new(&full.config, &full.intent, planned.table.clone());
+    let is_complete = hold.plan()?.left().next().is_none();
+    is_complete.then_some(hold)
 }
 
 /// Reads endpoints and Pods, and returns the observation for a promotion; `None` if the store has no endpoints.

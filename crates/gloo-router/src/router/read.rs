@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, ServicePort};
 use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
-use route_planner::{ExperimentPorts, IntentKind, Plan, stable_service};
+use route_planner::{ExperimentPorts, IntentKind, Plan, Planned, plan, stable_service};
 use route_store::{Decision, RolloutReader, Selection, Store, StoreError};
 use tracing::{info, warn};
 
-use super::{GlooRouter, deadline::Deadline, write::plan_all};
+use super::{GlooRouter, deadline::Deadline};
 use crate::{
     error::Failure,
     from_rpc::{self, Request},
@@ -30,7 +30,41 @@ pub(super) struct Selected {
     pub(super) failures: Vec<Failure>,
 }
 
+/// The selected tables with the plans of a request.
+pub(super) struct Plans {
+    pub(super) tables: Vec<Planned>,
+    pub(super) failures: Vec<Failure>,
+}
+
+impl Plans {
+    /// Plans a request for one table.
+    pub(super) fn of(request: &Request, table: RouteTableDoc) -> Self {
+        Selected {
+            tables: vec![table],
+            failures: Vec::new(),
+        }
+        .plan(request)
+    }
+}
+
 impl Selected {
+    /// Plans a request for each table.
+    pub(super) fn plan(self, request: &Request) -> Plans {
+        let tables = self.tables.into_iter();
+        let plan = |table| Planned::new(&request.config, &request.intent, table);
+        Plans {
+            tables: tables.map(plan).collect(),
+            failures: self.failures,
+        }
+    }
+
+    /// Whether everything could be read, and the request would change nothing.
+    pub(super) fn is_in_force(&self, request: &Request) -> bool {
+        let plans = self.tables.iter();
+        let mut plans = plans.map(|table| plan(&request.config, &request.intent, table));
+        self.failures.is_empty() && plans.all(|plan| plan.is_ok_and(|plan| plan.is_noop()))
+    }
+
     /// Ignores selected tables that do not exist: nothing has to be removed from them.
     pub(super) fn without_absent_tables(mut self) -> Self {
         let is_absent =
@@ -85,16 +119,15 @@ impl<S: Store> GlooRouter<S> {
             return None;
         }
         let known = self.store.last_known(request.config.route_tables())?;
-        let tables = known.complete().ok()?;
-        let is_noop = |plan: &Result<Plan, _>| plan.as_ref().is_ok_and(Plan::is_noop);
-        if tables.is_empty() || !plan_all(request, &tables).iter().all(is_noop) {
+        let known = Selected {
+            tables: known.complete().ok()?,
+            failures: Vec::new(),
+        };
+        if known.tables.is_empty() || !known.is_in_force(request) {
             return None;
         }
         info!(rollout = %request.rollout, "the API server does not answer: the last known tables need no change");
-        Some(Selected {
-            tables,
-            failures: Vec::new(),
-        })
+        Some(known)
     }
 
     /// Adds a failure if no table is selected, since no traffic would move. Completes the request with the ports of Services,
@@ -116,16 +149,24 @@ impl<S: Store> GlooRouter<S> {
         selected
     }
 
-    /// Reads all MirrorPolicies.
-    pub(super) async fn policies(
+    /// Reads all MirrorPolicies if a plan needs them. If they cannot be read, the last known ones do, as long as no plan changes a
+    /// table or a policy.
+    pub(super) async fn policies_for(
         &self,
         request: &Request,
+        planned: &[Planned],
         deadline: Deadline,
     ) -> Result<Vec<MirrorPolicyDoc>, Failure> {
-        match deadline.reading(self.store.policies()).await {
-            Some(policies) => policies.map_err(|error| policies_unreadable(request, error)),
-            None => Err(Failure::NotRead("MirrorPolicies".to_owned())),
+        let mut plans = planned.iter().filter_map(Planned::plan);
+        if !plans.any(Plan::needs_policies) {
+            return Ok(Vec::new());
         }
+        let failure = match deadline.reading(self.store.policies()).await {
+            Some(Ok(policies)) => return Ok(policies),
+            Some(Err(error)) => policies_unreadable(request, error),
+            None => Failure::NotRead("MirrorPolicies".to_owned()),
+        };
+        self.unchanged_policies(planned).ok_or(failure)
     }
 
     /// Finds the ports of each Service of an experiment that gets traffic, and of the stable Service if that has to tell which of

@@ -47,7 +47,7 @@ impl Target {
                 managed: ManagedRoutes::default(),
             },
             has_mirrors: false,
-            snapshot: None,
+            facts: None,
         })
     }
 }
@@ -70,7 +70,8 @@ impl<S: Store> GlooRouter<S> {
             let is_complete = selected.failures.is_empty();
             let selected = self.for_weights(&mut request, selected, deadline).await;
             let keys = selected.keys();
-            let shifted = self.shift(&request, selected, deadline, None).await;
+            let plans = selected.plan(&request);
+            let shifted = self.shift(&request, plans, deadline, None).await;
             let mut failures = shifted.into_failures();
             if is_complete {
                 let left_behind = self.memory.left_behind(&target.owner, &keys);

@@ -1,22 +1,11 @@
-//! Decides which plans are written when a part of a call fails, and writes them.
-//!
-//! Traffic returns to stable table by table, and moves to the canary in all tables or in none. Each table is written under
-//! its lock, with the MirrorPolicies of its mirror routes, and is read and planned again after a conflict.
-//!
-//! For example, SetWeight 25 for three tables, one of which was deleted:
-//!
-//! ```text
-//! table   canary before   plan        result
-//! high    50              25          25: traffic returns to stable
-//! low     10              25          10: no share grows, because another table failed
-//! gone    -               not found   the error names the table
-//! ```
+//! Writes what is decided: each table under its lock, with the MirrorPolicies of its mirror routes. After a conflict it is read and
+//! planned again.
 
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use route_planner::{IntentKind, Plan, PlanError, PolicyChange, plan, plan_toward_stable};
+use gloo_types::{MirrorPolicyDoc, ObjectKey};
+use route_planner::{Plan, PlanError, PolicyChange, TableWrite};
 use route_store::{Permit, Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
@@ -29,17 +18,6 @@ pub(super) const WRITE_ATTEMPTS: u32 = 3;
 /// Tables of one call that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
 
-/// A plan that will be written.
-pub(super) struct Write {
-    pub(super) plan: Plan,
-    /// Whether it increases a canary's share.
-    grows: bool,
-    /// Whether a share may grow if the table has to be planned again.
-    pub(super) may_grow: bool,
-    /// Whether the MirrorPolicies of the table are changed too.
-    pub(super) with_policies: bool,
-}
-
 /// Whether a write is tried again after a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retries {
@@ -49,164 +27,10 @@ pub(super) enum Retries {
     Never,
 }
 
-/// Whether a plan moves traffic or copies of it. `live` are the existing MirrorPolicies.
-pub(super) fn moves(plan: &Plan, live: &[MirrorPolicyDoc]) -> bool {
-    let changes = plan.policy_changes(live);
-    plan.moves_traffic() || changes.is_ok_and(|changes| !changes.is_empty())
-}
-
-/// Returns the tables in which `writes` move traffic.
-pub(super) fn moving(writes: &[Write], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
-    let moving = writes.iter().filter(|write| moves(&write.plan, live));
+/// Returns the tables in which `writes` move traffic. `live` are the existing MirrorPolicies.
+pub(super) fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
+    let moving = writes.iter().filter(|write| write.plan.moves(live));
     moving.map(|write| write.plan.table.clone()).collect()
-}
-
-/// The existing MirrorPolicies; `None` if they could not be read.
-pub(super) type LivePolicies = Option<Vec<MirrorPolicyDoc>>;
-
-/// What is written, in two steps.
-pub(super) struct Writes<'t> {
-    /// Written first. They increase no share.
-    pub(super) steady: Vec<Write>,
-    /// Written afterwards, if nothing has failed. They increase a share.
-    pub(super) growing: Vec<(Write, &'t RouteTableDoc)>,
-    /// What cannot be done. If there is anything, `growing` is empty.
-    pub(super) failures: Vec<Failure>,
-}
-
-/// Plans each table. The results have the order of `tables`.
-pub(super) fn plan_all(
-    request: &Request,
-    tables: &[RouteTableDoc],
-) -> Vec<Result<Plan, PlanError>> {
-    let plans = tables.iter();
-    plans
-        .map(|table| plan(&request.config, &request.intent, table))
-        .collect()
-}
-
-/// Decides which of the `plans` for `tables` are written. `failures` are those met so far.
-///
-/// If anything has failed, a table whose plan would increase the canary's share gets a plan toward stable instead.
-pub(super) fn decide<'t>(
-    request: &Request,
-    tables: &'t [RouteTableDoc],
-    plans: Vec<Result<Plan, PlanError>>,
-    live: &LivePolicies,
-    mut failures: Vec<Failure>,
-) -> Writes<'t> {
-    // A managed route may be meant for some of the tables only.
-    let is_weight = matches!(request.intent.kind, IntentKind::SetWeight(_));
-    let may_be_without_route = !is_weight && plans.iter().any(Result::is_ok);
-    let (mut steady, mut growing, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-    for (table, plan) in tables.iter().zip(plans) {
-        match plan.and_then(|plan| check_policies(plan, live)) {
-            Ok(Some(plan)) => {
-                failures.extend(plan.left().map(Failure::Plan));
-                let grows = plan.grows() || adds_route(request);
-                let write = Write::new(plan, grows);
-                if grows {
-                    growing.push((write, table));
-                } else {
-                    steady.push(write);
-                }
-            }
-            // The caller has already reported why there are no policies.
-            Ok(None) => refused.push(table),
-            Err(error) if may_be_without_route && error.is_without_route() => {}
-            Err(error) => {
-                failures.push(error.into());
-                refused.push(table);
-            }
-        }
-    }
-    if !failures.is_empty() {
-        refused.extend(growing.drain(..).map(|(_, table)| table));
-        for write in &mut steady {
-            write.may_grow = false;
-        }
-    }
-    if adds_route(request) {
-        // A managed route moves traffic to the canary and none back, so there is no plan toward stable.
-        refused.clear();
-    }
-    for table in refused {
-        match toward_stable(request, table, live) {
-            Ok(write) => {
-                failures.extend(write.plan.left().map(Failure::Plan));
-                steady.push(write);
-            }
-            Err(error) => failures.push(error.into()),
-        }
-    }
-    Writes {
-        steady,
-        growing,
-        failures,
-    }
-}
-
-/// Plans the part of the request that moves no more traffic to the canary: shares shrink, and managed routes that exist stay.
-pub(super) fn toward_stable(
-    request: &Request,
-    table: &RouteTableDoc,
-    live: &LivePolicies,
-) -> Result<Write, PlanError> {
-    let plan = plan_toward_stable(&request.config, &request.intent, table)?;
-    let with_policies = matches!(check_policies(plan.clone(), live), Ok(Some(_)));
-    Ok(Write::toward_stable(plan, with_policies))
-}
-
-/// Whether a plan sends more requests, or copies of requests, to the canary.
-pub(super) fn adds_share(request: &Request, plan: &Plan) -> bool {
-    plan.grows() || adds_route(request) && !plan.is_noop()
-}
-
-/// Whether the request adds a managed route, which sends or copies certain requests to the canary.
-fn adds_route(request: &Request) -> bool {
-    matches!(&request.intent.kind, IntentKind::SetManagedRoute(route) if !route.is_removal())
-}
-
-/// Returns the plan if its policies can be planned too, and `None` if they could not be read.
-fn check_policies(plan: Plan, live: &LivePolicies) -> Result<Option<Plan>, PlanError> {
-    match live {
-        Some(live) => plan.policy_changes(live).map(|_| Some(plan)),
-        None if plan.needs_policies() => Ok(None),
-        None => Ok(Some(plan)),
-    }
-}
-
-impl Write {
-    pub(super) fn is_of(&self, table: &ObjectKey) -> bool {
-        self.plan.table == *table
-    }
-
-    pub(super) fn new(plan: Plan, grows: bool) -> Self {
-        Self {
-            plan,
-            grows,
-            may_grow: true,
-            with_policies: true,
-        }
-    }
-
-    /// Creates a write that moves no more traffic to the canary, also if the table is planned again after a conflict.
-    pub(super) fn toward_stable(plan: Plan, with_policies: bool) -> Self {
-        Self {
-            plan,
-            grows: false,
-            may_grow: false,
-            with_policies,
-        }
-    }
-
-    fn plan_again(&self, request: &Request, table: &RouteTableDoc) -> Result<Plan, PlanError> {
-        if self.may_grow {
-            plan(&request.config, &request.intent, table)
-        } else {
-            plan_toward_stable(&request.config, &request.intent, table)
-        }
-    }
 }
 
 impl<S: Store> GlooRouter<S> {
@@ -214,7 +38,7 @@ impl<S: Store> GlooRouter<S> {
     pub(super) async fn write_all(
         &self,
         request: &Request,
-        writes: Vec<Write>,
+        writes: Vec<TableWrite>,
         live: &[MirrorPolicyDoc],
         deadline: Deadline,
         retries: Retries,
@@ -255,7 +79,7 @@ impl<S: Store> GlooRouter<S> {
     async fn write(
         &self,
         request: &Request,
-        write: Write,
+        write: TableWrite,
         live: &[MirrorPolicyDoc],
         deadline: Deadline,
         retries: Retries,
@@ -317,7 +141,7 @@ impl<S: Store> GlooRouter<S> {
     async fn write_table(
         &self,
         request: &Request,
-        mut write: Write,
+        mut write: TableWrite,
         deadline: Deadline,
         retries: Retries,
     ) -> Result<(Plan, Vec<PlanError>), Failure> {
@@ -348,12 +172,12 @@ impl<S: Store> GlooRouter<S> {
                 Err(StoreError::Conflict(_)) if attempt < attempts => {
                     tokio::time::sleep(pause(attempt)).await;
                     let fresh = self.store.read(&table).await?;
-                    write.plan = write.plan_again(request, &fresh)?;
+                    write.plan_again(&request.config, &request.intent, &fresh)?;
                     left = write.plan.left().collect();
                     if write.plan.is_noop() {
                         return Ok((write.plan, left));
                     }
-                    if adds_share(request, &write.plan)
+                    if write.plan.adds_share(&request.intent)
                         && let Some(failure) = self.outdated(request, deadline).await
                     {
                         return Err(failure);

@@ -134,6 +134,13 @@ impl Fence for After {
     }
 }
 
+fn weight_of(standing: &Standing) -> i32 {
+    match &standing.request.intent.kind {
+        IntentKind::SetWeight(split) => split.desired,
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn check_newer_call(steps: Value, intent: Option<i32>) {
     let fixture = Arc::new(at_rest_with_marks().await);
     let rollout = ObjectKey::new("shop", "web");
@@ -145,7 +152,7 @@ async fn check_newer_call(steps: Value, intent: Option<i32>) {
     fixture.restore(&fence).await;
     assert_eq!(fixture.store.writes(), before + 1, "only the call writes");
     let standing = fixture.router.background.standing().of(&rollout).cloned();
-    assert_eq!(standing.map(|it| it.desired), intent.map(desired));
+    assert_eq!(standing.map(|it| weight_of(&it)), intent);
 }
 
 ///
@@ -202,7 +209,7 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     set.unwrap();
     sleep(Duration::from_secs(5)).await;
     let rollout = from_rpc::key(&called);
-    assert_eq!(router.background.standing().rollouts(), [rollout.clone()]);
+    assert!(router.background.standing().rollouts().contains(&rollout));
     let tables = router.store.tables();
     assert!(tables.checked(Duration::MAX).is_err(), "the check goes on");
     api.delete("rollouts", &rollout);

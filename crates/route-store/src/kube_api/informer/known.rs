@@ -289,7 +289,7 @@ impl<T: Kept> Known<T> {
 
     fn insert(
         &mut self,
-        mut object: T,
+        object: T,
         list: u64,
         written: Option<Written>,
         kind: ChangeKind,
@@ -298,7 +298,6 @@ impl<T: Kept> Known<T> {
         let before = self.objects.get(&key);
         let is_same = before.is_some_and(|before| before.kept.version() == object.version());
         if let Some(before) = before {
-            object.follows(&before.kept);
             self.bytes = self.bytes.saturating_sub(before.kept.size());
         }
         self.bytes += object.size();

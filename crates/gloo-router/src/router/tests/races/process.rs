@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard};
 
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
+use rollouts_rpc::rollout::RolloutFacts;
 use route_planner::involved;
 use route_store::{
-    Change, ChangeKind, Endpoint, EndpointReader, EndpointStream, Freshness, Keep as _, Permit,
-    PolicyStore, RequestContext, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
+    CachedRollout, Change, ChangeKind, Endpoint, EndpointReader, EndpointStream, Freshness,
+    Keep as _, Permit, PolicyStore, RequestContext, RolloutDoc, RolloutKeeper, RolloutReader,
     RouteStore, Selection, ServiceReader,
 };
 use tokio::sync::{broadcast, watch};
@@ -40,10 +41,10 @@ struct Cache {
     tables: BTreeMap<ObjectKey, RouteTableDoc>,
     /// The marks of each table.
     marks: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
-    rollouts: BTreeMap<ObjectKey, Arc<RolloutFacts>>,
+    rollouts: BTreeMap<ObjectKey, Arc<CachedRollout>>,
     /// Events that the watches have not reported yet.
     table_events: VecDeque<RouteTableDoc>,
-    rollout_events: VecDeque<(ObjectKey, Option<Arc<RolloutFacts>>)>,
+    rollout_events: VecDeque<(ObjectKey, Option<Arc<CachedRollout>>)>,
 }
 
 impl Cache {
@@ -134,7 +135,7 @@ impl Process {
     }
 
     /// Returns the facts of a Rollout as it is stored now.
-    fn facts(&self, rollout: &ObjectKey) -> Option<Arc<RolloutFacts>> {
+    fn facts(&self, rollout: &ObjectKey) -> Option<Arc<CachedRollout>> {
         let live = futures::FutureExt::now_or_never(self.world.api.rollout(rollout));
         let live = live.expect("the store in memory never waits").unwrap()?;
         let facts = self.keeper.keep(&live.raw().to_string()).unwrap();
@@ -340,7 +341,7 @@ impl Observer for Process {
 
 impl Watched for Process {
     async fn run(&self) {
-        pending().await
+        pending::<()>().await;
     }
 
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {
@@ -384,7 +385,7 @@ impl Watched for Process {
 
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
         let cache = self.cache();
-        Some(cache.rollouts.get(rollout)?.traffic.is_some())
+        Some(cache.rollouts.get(rollout)?.plugin.is_some())
     }
 
     fn deselects(&self, _rollout: &ObjectKey, _table: &ObjectKey) -> bool {
@@ -511,12 +512,13 @@ impl RolloutReader for Process {
         &self,
         key: &ObjectKey,
         version: &str,
-    ) -> Result<Option<Arc<RolloutFacts>>, StoreError> {
-        let known = |facts: &Arc<RolloutFacts>| {
+    ) -> Result<Option<RolloutFacts>, StoreError> {
+        let known = |facts: &RolloutFacts| {
             let number = |text: &str| text.parse::<u64>().ok();
             number(&facts.version) > number(version)
         };
-        Ok(self.cache().rollouts.get(key).cloned().filter(known))
+        let cached = self.cache().rollouts.get(key).cloned();
+        Ok(cached.map(|it| it.facts.clone()).filter(known))
     }
 }
 
