@@ -71,10 +71,10 @@ pub(crate) async fn forget_deleted<S: Store>(router: &GlooRouter<S>, watched: &i
     loop {
         match changes.recv().await {
             Ok(change) if change.kind == ChangeKind::Deleted => router.forget(&change.key),
-            Err(RecvError::Lagged(_)) if watched.marked().is_some() => {
-                router.forget_unless(|rollout| watched.uses_plugin(rollout).is_some());
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => {
+                router.forget_unless(|rollout| watched.presence(rollout) != Presence::Absent);
             }
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
     }
@@ -119,6 +119,20 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     }
 }
 
+/// What is known of a Rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is not known whether it exists: it is not watched, or what is known of it may be stale.
+    Unknown,
+    /// It does not exist.
+    Absent,
+    /// It exists.
+    Exists {
+        /// Whether it uses this plugin.
+        uses_plugin: bool,
+    },
+}
+
 /// The watched tables and Rollouts, as the work between the calls needs them.
 pub trait Watched: Send + Sync + 'static {
     /// Watches the cluster until it is dropped. It never returns.
@@ -152,8 +166,8 @@ pub trait Watched: Send + Sync + 'static {
     /// Returns the tables whose marks cannot be read, with the reason in one line.
     fn unreadable(&self) -> Vec<(About, String)>;
 
-    /// Whether a Rollout uses this plugin; `None` if it does not exist.
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
+    /// Returns whether a Rollout exists and uses this plugin.
+    fn presence(&self, rollout: &ObjectKey) -> Presence;
 
     /// Whether a Rollout that uses this plugin does not select this table.
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;

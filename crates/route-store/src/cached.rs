@@ -123,9 +123,12 @@ impl CachedRouteStore {
     async fn follow_policies(&self) {
         loop {
             let mut changes = self.rollouts.subscribe();
-            if self.rollouts.all().iter().any(|it| it.has_mirrors()) {
+            let known = self.rollouts.objects(None, FRESH);
+            let is_known = known.is_ok();
+            let rollouts = known.unwrap_or_else(|_| self.rollouts.all());
+            if rollouts.iter().any(|it| it.has_mirrors()) {
                 self.watch_policies();
-            } else if self.rollouts.check(None, FRESH).is_ok() {
+            } else if is_known {
                 self.policies.watch_only(&BTreeSet::new());
             }
             if let Err(RecvError::Closed) = changes.recv().await {
@@ -177,7 +180,7 @@ impl CachedRouteStore {
     fn cached(&self, selector: &RouteTableSelector, age: Duration) -> Option<Selection> {
         let mut tables: Vec<Arc<CompactTable>> = Vec::new();
         for namespace in &selector.namespaces {
-            tables.extend(self.tables.objects(namespace, age).ok()?);
+            tables.extend(self.tables.objects(Some(namespace), age).ok()?);
         }
         tables.retain(|table| selector.matches(&table.key, &table.labels));
         let documents = tables.iter().map(|table| table.document());
@@ -186,8 +189,7 @@ impl CachedRouteStore {
     }
 
     fn cached_policies(&self, age: Duration) -> Option<Vec<MirrorPolicyDoc>> {
-        self.policies.check(None, age).ok()?;
-        let policies = self.policies.all().into_iter();
+        let policies = self.policies.objects(None, age).ok()?.into_iter();
         Some(policies.map(|policy| (*policy).clone()).collect())
     }
 
@@ -256,12 +258,13 @@ impl RouteStore for CachedRouteStore {
     }
 
     async fn marked(&self, rollout: &ObjectKey) -> Selection {
-        if let Err(Unknown::NoAnswer) = self.tables.check(None, Duration::MAX) {
-            return self.store.tables.marked(rollout).await;
-        }
+        let tables = match self.tables.objects(None, Duration::MAX) {
+            Ok(tables) => tables,
+            Err(Unknown::NoAnswer) => return self.store.tables.marked(rollout).await,
+            Err(_) => self.tables.all(),
+        };
         let mut selection = Selection::default();
-        let tables = self.tables.all().into_iter();
-        for table in tables.filter(|table| table.owners.contains(rollout)) {
+        for table in tables.iter().filter(|table| table.owners.contains(rollout)) {
             match table.document() {
                 Ok(table) => selection.tables.push(table),
                 Err(error) => selection.errors.push(error),
@@ -276,7 +279,7 @@ impl RouteStore for CachedRouteStore {
         match self.tables.check(None, Duration::MAX) {
             Err(Unknown::NoAnswer | Unknown::NotWatched) => true,
             Err(Unknown::Failed(error)) => error.is_unavailable(),
-            Ok(()) | Err(Unknown::Silent(_)) => false,
+            Ok(()) | Err(Unknown::Unproven(_)) => false,
         }
     }
 
@@ -357,8 +360,7 @@ impl RolloutReader for CachedRouteStore {
         key: &ObjectKey,
         generation: i64,
     ) -> Result<Option<ZeroMirrors>, StoreError> {
-        if self.rollouts.check(Some(&key.namespace), FRESH).is_ok()
-            && let Some(cached) = self.rollouts.get(key)
+        if let Ok(Some(cached)) = self.rollouts.find(key, FRESH)
             && let Some(plugin) = &cached.plugin
             && cached.facts.generation >= generation
         {
@@ -372,8 +374,8 @@ impl RolloutReader for CachedRouteStore {
         key: &ObjectKey,
         version: &str,
     ) -> Result<Option<RolloutFacts>, StoreError> {
-        let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
-            Ok(()) => self.rollouts.get(key).map(|it| it.facts.clone()),
+        let facts = match self.rollouts.find(key, FRESH) {
+            Ok(cached) => cached.map(|it| it.facts.clone()),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
                 let live = self.store.local.rollout(key).await?;

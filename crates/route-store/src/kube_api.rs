@@ -35,6 +35,7 @@ mod connect;
 mod endpoints;
 mod gate;
 mod informer;
+mod proof;
 mod send;
 mod watch;
 

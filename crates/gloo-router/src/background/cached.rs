@@ -9,7 +9,7 @@ use route_store::{CachedRouteStore, Change, FRESH};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::sleep;
 
-use super::{Marked, Watched};
+use super::{Marked, Presence, Watched};
 use crate::report::About;
 
 /// Pause between two checks whether the cache is filled.
@@ -23,7 +23,7 @@ impl Watched for CachedRouteStore {
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {
         let tables = loop {
             self.tables().settled(None).await;
-            if let Ok(tables) = self.tables().checked(Duration::MAX) {
+            if let Ok(tables) = self.tables().objects(None, Duration::MAX) {
                 break tables;
             }
             sleep(PAUSE).await;
@@ -41,8 +41,7 @@ impl Watched for CachedRouteStore {
     }
 
     fn unseen(&self, table: &ObjectKey) -> Option<String> {
-        let known = self.tables().check(Some(&table.namespace), FRESH);
-        let why = known.err()?;
+        let why = self.tables().find(table, FRESH).err()?;
         Some(format!(
             "RouteTable {table} is not watched: {}",
             error_chain(&why)
@@ -62,12 +61,10 @@ impl Watched for CachedRouteStore {
     }
 
     fn marked(&self) -> Option<Vec<Marked>> {
-        let tables = self.tables().checked(FRESH).ok()?.into_iter();
-        Self::rollouts(self).check(None, FRESH).ok()?;
-        let is_known = |rollout: &&ObjectKey| {
-            let rollouts = Self::rollouts(self);
-            is_whole(rollout) && rollouts.check(Some(&rollout.namespace), FRESH).is_ok()
-        };
+        let tables = self.tables().objects(None, FRESH).ok()?.into_iter();
+        Self::rollouts(self).objects(None, FRESH).ok()?;
+        let is_known =
+            |rollout: &&ObjectKey| is_whole(rollout) && self.presence(rollout) != Presence::Unknown;
         let marked = tables.map(|table| Marked {
             table: table.key.clone(),
             rollouts: table.owners.iter().filter(is_known).cloned().collect(),
@@ -88,9 +85,14 @@ impl Watched for CachedRouteStore {
         unreadable.collect()
     }
 
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
-        let cached = Self::rollouts(self).get(rollout)?;
-        Some(cached.plugin.is_some())
+    fn presence(&self, rollout: &ObjectKey) -> Presence {
+        match Self::rollouts(self).find(rollout, FRESH) {
+            Err(_) => Presence::Unknown,
+            Ok(None) => Presence::Absent,
+            Ok(Some(cached)) => Presence::Exists {
+                uses_plugin: cached.plugin.is_some(),
+            },
+        }
     }
 
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {

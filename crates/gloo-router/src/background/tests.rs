@@ -101,15 +101,17 @@ impl Watched for World {
         unreadable.collect()
     }
 
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+    fn presence(&self, rollout: &ObjectKey) -> Presence {
         let known = self.known.lock().unwrap();
         let known = known.iter().find(|(key, _)| key == rollout);
-        known.map(|(_, uses)| *uses)
+        known.map_or(Presence::Absent, |(_, uses_plugin)| Presence::Exists {
+            uses_plugin: *uses_plugin,
+        })
     }
 
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
         let selects = self.selected.lock().unwrap();
-        self.uses_plugin(rollout) == Some(true) && *selects != table.name
+        self.presence(rollout) == Presence::Exists { uses_plugin: true } && *selects != table.name
     }
 
     fn rollouts(&self) -> usize {

@@ -132,7 +132,7 @@ impl KubeRouteStore {
                 }
                 // Several changes at once yield one item.
                 while changes.try_recv().is_ok() {}
-                let known = informer.objects(&namespace, FRESH).ok();
+                let known = informer.objects(Some(&namespace), FRESH).ok();
                 let endpoints = known.map(|slices| {
                     let endpoints = slices.iter().map(|slice| slice.endpoints.iter().cloned());
                     endpoints.flatten().collect()

@@ -16,6 +16,7 @@ use gloo_types::RouteTable;
 use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
+mod age;
 mod informer;
 mod overload;
 mod watch;

@@ -211,7 +211,10 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     let rollout = from_rpc::key(&called);
     assert!(router.background.standing().rollouts().contains(&rollout));
     let tables = router.store.tables();
-    assert!(tables.checked(Duration::MAX).is_err(), "the check goes on");
+    assert!(
+        tables.objects(None, Duration::MAX).is_err(),
+        "the check goes on"
+    );
     api.delete("rollouts", &rollout);
     sleep(Duration::from_secs(3)).await;
     assert!(router.background.standing().rollouts().is_empty());

@@ -450,7 +450,7 @@ async fn d_9_without_permission_to_watch_every_call_reads() {
         assert_eq!(requests, expect);
     }
     let status = world.store.tables().status();
-    assert!(status.scopes.iter().all(|scope| !scope.is_synced));
+    assert!(status.scopes.iter().all(|scope| scope.age.is_none()));
     // The permission is granted while the process runs.
     world.api.behave(|api| api.faults.clear());
     sleep(Duration::from_secs(40)).await;

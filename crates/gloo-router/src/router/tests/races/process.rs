@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::*;
 use super::world::{What, World, unreachable};
-use crate::background::{self, Settings, Watched};
+use crate::background::{self, Presence, Settings, Watched};
 use crate::collect::Marked;
 
 /// How long a call waits for the first lists after the start.
@@ -383,9 +383,16 @@ impl Watched for Process {
         Vec::new()
     }
 
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+    fn presence(&self, rollout: &ObjectKey) -> Presence {
         let cache = self.cache();
-        Some(cache.rollouts.get(rollout)?.plugin.is_some())
+        let cached = cache.rollouts.get(rollout);
+        match cached {
+            _ if !self.is_filled() => Presence::Unknown,
+            None => Presence::Absent,
+            Some(cached) => Presence::Exists {
+                uses_plugin: cached.plugin.is_some(),
+            },
+        }
     }
 
     fn deselects(&self, _rollout: &ObjectKey, _table: &ObjectKey) -> bool {
