@@ -45,7 +45,7 @@ pub struct Behaviour {
     pub is_frozen: bool,
     /// What open watches send, and their end, is delivered later.
     pub is_buffered: bool,
-    /// Watches have no bookmarks, as those of API servers up to 1.30 for a kind without changes since their start.
+    /// Lists tell the server no new version, so that a watch without changes has no bookmark, as before release 1.34.
     pub lacks_bookmarks: bool,
     /// Delay of the answer to a list.
     pub list_delay: Duration,
@@ -80,6 +80,8 @@ struct State {
     pages: BTreeMap<String, (u64, Vec<Value>)>,
     /// Requests as `verb kind name`.
     requests: Vec<String>,
+    /// The newest version that the server knows of each kind. A watch that begins with it has no bookmark.
+    known: BTreeMap<String, u64>,
     /// Number of watches so far.
     watches: u64,
     /// Watches up to this number have ended.
@@ -315,6 +317,12 @@ impl FakeApi {
 
     fn list(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
         let mut state = self.state();
+        if !state.behaviour.lacks_bookmarks {
+            // As if an object of another kind had changed.
+            let version = self.next();
+            state.known.insert(target.plural.clone(), version);
+            self.0.version.send_replace(version);
+        }
         let limit = query.get("limit").and_then(|limit| limit.parse().ok());
         let limit: usize = limit.unwrap_or(usize::MAX);
         let (version, mut items) = match query.get("continue") {
@@ -401,10 +409,10 @@ struct Watching {
 impl Watching {
     async fn run(mut self, bookmark: Instant) {
         let mut versions = self.api.0.version.subscribe();
-        let mut has_bookmark = false;
+        let (begin, mut has_bookmark) = (self.version, false);
         loop {
             versions.mark_unchanged();
-            let (behaviour, is_expired, changes) = {
+            let (behaviour, known, is_expired, changes) = {
                 let state = self.api.state();
                 if self.number <= state.ended {
                     return;
@@ -419,6 +427,7 @@ impl Watching {
                 });
                 (
                     state.behaviour.clone(),
+                    state.known.get(&self.plural).copied().unwrap_or_default(),
                     is_expired,
                     changes.cloned().collect::<Vec<_>>(),
                 )
@@ -434,16 +443,16 @@ impl Watching {
                     self.version = change.version;
                     self.send(change.kind, &change.object);
                 }
-                has_bookmark |= behaviour.lacks_bookmarks;
-                if Instant::now() >= bookmark && !has_bookmark {
+                if Instant::now() >= bookmark && !has_bookmark && known > begin {
                     has_bookmark = true;
-                    let metadata = json!({"resourceVersion": self.version.to_string()});
+                    self.version = known;
+                    let metadata = json!({"resourceVersion": known.to_string()});
                     let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": metadata});
                     self.send("BOOKMARK", &bookmark);
                 }
             }
             let changed = versions.changed();
-            match has_bookmark || behaviour.is_frozen {
+            match behaviour.is_frozen || Instant::now() >= bookmark {
                 true => drop(changed.await),
                 false => drop(timeout_at(bookmark, changed).await),
             }
@@ -461,6 +470,7 @@ impl Watching {
 
 impl State {
     fn remember(&mut self, plural: &str, version: u64, kind: &'static str, object: Value) {
+        self.known.insert(plural.to_owned(), version);
         let namespace = object["metadata"]["namespace"].as_str();
         self.history.push(Change {
             version,

@@ -8,8 +8,10 @@
 
 use std::error::Error;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures::future::{Either, select};
 use futures::{StreamExt, stream::BoxStream};
 use gloo_types::{Document, ObjectKey, Resource};
 use kube::core::WatchEvent;
@@ -59,8 +61,11 @@ impl<K: Resource> Kept for Document<K> {
 /// `timeoutSeconds` of a watch, after which the API server closes the connection and the next one is opened. The bookmark
 /// before its end proves the content of the cache as of its beginning, so the age stays below two rounds.
 const ROUND: u32 = 25;
-/// The age of the content from which on a watch is not opened again, and a list proves the content instead. API servers up to
-/// 1.30 send no bookmarks for a kind without changes since their start.
+/// How long a watch is open without an event until the version of the kind is asked for. An API server sends a bookmark only if
+/// it knows a newer version than the one with which the watch began, and this request lets API servers from 1.34 on learn one.
+const PROBE_AFTER: Duration = Duration::from_secs(12);
+/// The age of the content from which on a watch is not opened again, and a list proves the content instead, because no bookmark
+/// has come.
 const LIST_AFTER: Duration = Duration::from_secs(50);
 /// The minimum time between the openings of two connections, because a proxy may close each of them at once, and between a
 /// list and the next one if the watch expires. A connection that was open for longer is reopened without a pause, in which
@@ -121,6 +126,8 @@ struct Position {
 struct Open {
     /// When it was asked for.
     asked: Moment,
+    /// Whether there was no event yet.
+    is_quiet: bool,
     events: BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>,
 }
 
@@ -300,7 +307,11 @@ impl<K: Keep> Source<K> {
         });
         let events = opened.await?.boxed();
         self.store.gate.answered();
-        Ok(Open { asked, events })
+        Ok(Open {
+            asked,
+            is_quiet: true,
+            events,
+        })
     }
 
     /// Waits for the next event of a watch; `None` at its end.
@@ -312,7 +323,18 @@ impl<K: Keep> Source<K> {
         let call = self.call("watch");
         let round = Duration::from_secs(ROUND.into());
         let next = async { Ok(open.events.next().await) };
-        let event = match self.store.within(&call, round, next).await? {
+        let next = pin!(self.store.within(&call, round, next));
+        let event = if open.is_quiet {
+            let probe = pin!(self.probe(open.asked.monotonic + PROBE_AFTER));
+            match select(next, probe).await {
+                Either::Left((event, _)) => event,
+                Either::Right(((), next)) => next.await,
+            }
+        } else {
+            next.await
+        };
+        open.is_quiet = false;
+        let event = match event? {
             None => return Ok(None),
             Some(Ok(event)) => event,
             Some(Err(error)) => {
@@ -343,6 +365,19 @@ impl<K: Keep> Source<K> {
             }
             WatchEvent::Error(status) => return Err(call.failed(kube::Error::Api(status))),
         }))
+    }
+
+    /// Asks for the version of the kind at this time.
+    async fn probe(&self, at: Instant) {
+        sleep_until(at).await;
+        let request = resource::<K::Kind>(self.scope.namespace());
+        let request = request.list(&ListParams::default().limit(1));
+        let call = self.call("list");
+        let context = RequestContext {
+            priority: Priority::List,
+            ..RequestContext::default()
+        };
+        drop(with_context(context, self.store.send_for_bytes(&call, request)).await);
     }
 
     fn keep(&self, call: &Call, object: &RawValue) -> Result<K::Kept, StoreError> {
