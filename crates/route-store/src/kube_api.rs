@@ -65,8 +65,8 @@ use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
-    FIELD_MANAGER, Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc,
-    RolloutReader, RouteStore, Selection, ServiceReader, StoreError, with_context,
+    FIELD_MANAGER, Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, with_priority,
 };
 
 pub use client_error::{Answered, CertificateFault, ClientError};
@@ -401,13 +401,8 @@ impl KubeRouteStore {
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<(), StoreError> {
-        let context = RequestContext {
-            deadline: None,
-            priority: Priority::Event,
-        };
-        with_context(context, self.send(call, request))
-            .await
-            .map(|_| ())
+        let sent = with_priority(Priority::Event, self.send(call, request));
+        sent.await.map(drop)
     }
 }
 

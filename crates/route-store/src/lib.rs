@@ -58,6 +58,7 @@ pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use request::{
     Observer, Outcome, Permit, Priority, RequestContext, SentRequest, with_context, with_permit,
+    with_priority,
 };
 pub use rollout::{
     CachedRollout, INSTANCE_ID_LABEL, PluginBlock, PluginFacts, ReadBlock, RolloutKeeper,

@@ -25,7 +25,7 @@ use super::KubeRouteStore;
 use super::client_error::Answered;
 use super::proof::Moment;
 use super::send::{Call, resource};
-use crate::{Keep, Kept, Outcome, Priority, RequestContext, StoreError, with_context};
+use crate::{Keep, Kept, Outcome, Priority, StoreError, with_priority};
 
 /// The [`Keep`] of whole documents, without `metadata.managedFields`.
 #[derive(Debug)]
@@ -250,11 +250,8 @@ impl<K: Keep> Source<K> {
             ..ListParams::default().limit(K::PAGE)
         };
         let request = resource::<K::Kind>(self.scope.namespace()).list(&params);
-        let context = RequestContext {
-            priority: Priority::List,
-            ..RequestContext::default()
-        };
-        let answer = with_context(context, self.store.send_for_bytes(&call, request)).await?;
+        let answer = self.store.send_for_bytes(&call, request);
+        let answer = with_priority(Priority::List, answer).await?;
         let page: Page<'_> = serde_json::from_slice(&answer)
             .map_err(|error| call.failed(kube::Error::SerdeError(error)))?;
         let objects = page.items.iter().map(|item| self.keep(&call, item));
@@ -373,11 +370,8 @@ impl<K: Keep> Source<K> {
         let request = resource::<K::Kind>(self.scope.namespace());
         let request = request.list(&ListParams::default().limit(1));
         let call = self.call("list");
-        let context = RequestContext {
-            priority: Priority::List,
-            ..RequestContext::default()
-        };
-        drop(with_context(context, self.store.send_for_bytes(&call, request)).await);
+        let answer = self.store.send_for_bytes(&call, request);
+        drop(with_priority(Priority::List, answer).await);
     }
 
     fn keep(&self, call: &Call, object: &RawValue) -> Result<K::Kept, StoreError> {
