@@ -171,23 +171,31 @@ impl KubeRouteStore {
     async fn list<K: Resource>(
         &self,
         namespace: Option<&str>,
-        mut params: ListParams,
+        params: ListParams,
     ) -> Result<Vec<Document<K>>, StoreError> {
         let call = Call::many::<K>("list", namespace);
-        params = params.limit(PAGE);
-        let mut objects = Vec::new();
+        let list = |params: &ListParams| resource::<K>(namespace).list(params);
+        let items = self.list_pages(&call, params, list).await?;
+        items.into_iter().map(|item| call.parse(item)).collect()
+    }
+
+    /// Returns the items of all pages. `request` makes the request for a page.
+    async fn list_pages(
+        &self,
+        call: &Call,
+        params: ListParams,
+        request: impl Fn(&ListParams) -> Result<HttpRequest, RequestError>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let mut params = params.limit(PAGE);
+        let mut all = Vec::new();
         loop {
-            let mut page = self
-                .send(&call, resource::<K>(namespace).list(&params))
-                .await?;
+            let mut page = self.send(call, request(&params)).await?;
             if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
-                for item in items {
-                    objects.push(call.parse(item)?);
-                }
+                all.extend(items);
             }
             match page.pointer("/metadata/continue").and_then(Value::as_str) {
                 Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(objects),
+                _ => return Ok(all),
             }
         }
     }

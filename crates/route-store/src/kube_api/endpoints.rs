@@ -52,22 +52,11 @@ impl EndpointReader for KubeRouteStore {
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
         let call = Call::many::<Pod>("list", Some(namespace));
-        let mut params = ListParams::default().labels(&pods_of(hash)).limit(PAGE);
-        let mut uids = BTreeSet::new();
-        loop {
-            let request = resource::<Pod>(Some(namespace)).list_metadata(&params);
-            let page = self.send(&call, request).await?;
-            let items = page.get("items").and_then(Value::as_array);
-            for pod in items.into_iter().flatten() {
-                let uid = pod.pointer("/metadata/uid").and_then(Value::as_str);
-                uids.extend(uid.map(str::to_owned));
-            }
-            let token = page.pointer("/metadata/continue").and_then(Value::as_str);
-            match token {
-                Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(uids),
-            }
-        }
+        let params = ListParams::default().labels(&pods_of(hash));
+        let list = |params: &ListParams| resource::<Pod>(Some(namespace)).list_metadata(params);
+        let pods = self.list_pages(&call, params, list).await?;
+        let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
+        Ok(pods.iter().filter_map(uid).collect())
     }
 }
 
