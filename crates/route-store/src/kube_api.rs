@@ -39,7 +39,9 @@ mod proof;
 mod send;
 mod watch;
 
-use std::{sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -60,6 +62,7 @@ use kube::{
 use rollout_types::Rollout;
 use serde_json::Value;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
@@ -100,6 +103,8 @@ pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
     gate: Gate,
+    /// When the version of each kind was asked for, so that the watches of several namespaces ask once.
+    probes: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
 impl KubeRouteStore {
@@ -110,6 +115,7 @@ impl KubeRouteStore {
             gate: Gate::new(access.to_string(), access.limits, access.request_timeout),
             access,
             client: OnceCell::new(),
+            probes: Mutex::default(),
         }
     }
 
@@ -166,6 +172,16 @@ impl KubeRouteStore {
     /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<RolloutDoc>, StoreError> {
         self.list(namespace, ListParams::default()).await
+    }
+
+    /// Returns whether a request for the version of a kind is due, because none was sent after `since`, and notes that it is sent.
+    fn begins_probe(&self, kind: &'static str, since: Instant) -> bool {
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = probes.get(kind).is_none_or(|last| *last < since);
+        if is_due {
+            probes.insert(kind, Instant::now());
+        }
+        is_due
     }
 
     async fn list<K: Resource>(

@@ -322,7 +322,7 @@ impl<K: Keep> Source<K> {
         let next = async { Ok(open.events.next().await) };
         let next = pin!(self.store.within(&call, round, next));
         let event = if open.is_quiet {
-            let probe = pin!(self.probe(open.asked.monotonic + PROBE_AFTER));
+            let probe = pin!(self.probe(open.asked.monotonic));
             match select(next, probe).await {
                 Either::Left((event, _)) => event,
                 Either::Right(((), next)) => next.await,
@@ -364,9 +364,12 @@ impl<K: Keep> Source<K> {
         }))
     }
 
-    /// Asks for the version of the kind at this time.
-    async fn probe(&self, at: Instant) {
-        sleep_until(at).await;
+    /// Asks for the version of the kind, some time after a watch was opened.
+    async fn probe(&self, opened: Instant) {
+        sleep_until(opened + PROBE_AFTER).await;
+        if !self.store.begins_probe(K::Kind::KIND, opened) {
+            return;
+        }
         let request = resource::<K::Kind>(self.scope.namespace());
         let request = request.list(&ListParams::default().limit(1));
         let call = self.call("list");

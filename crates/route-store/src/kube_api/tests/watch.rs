@@ -119,7 +119,7 @@ async fn check_reopening(seconds: u64, expect: Duration) {
     for _list_and_opening in 0..2 {
         watch.next().await.unwrap();
     }
-    let opened = tokio::time::Instant::now();
+    let opened = Instant::now();
     assert_eq!(watch.next().await.unwrap(), Event::Opened);
     let ended = Duration::from_secs(seconds);
     assert_eq!(opened.elapsed().checked_sub(ended), Some(expect));
