@@ -51,12 +51,13 @@ pub async fn between_calls<S: Store + Watched + LeaseReader>(
     let store = router.store();
     let fence = LeaseFence::new(Arc::clone(store), controller, settings.request_timeout);
     let mut fence = fence.with_observer(Arc::clone(router.observer()));
-    let work = async {
+    // In its own allocation: the state of all tasks is large, and the stack would have a copy of it for each caller.
+    let work = Box::pin(async {
         fence
             .read_holder(router.background().instance().await)
             .await;
         run(settings, &router, Arc::clone(store), Arc::new(fence)).await;
-    };
+    });
     join3(
         Watched::run(&**store),
         forget_deleted(&router, &**store),
