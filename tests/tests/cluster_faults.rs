@@ -157,7 +157,7 @@ async fn aborted_while_requests_fail(cluster: &Cluster, proxy: &Proxy) -> Result
     Ok(())
 }
 
-/// The plugin restarts a watch after 75 s without events, as with a half-open connection, and then repairs the drift.
+/// The plugin restarts a watch after 28 s without events, as with a half-open connection, and then repairs the drift.
 async fn silent_watches(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let canary = deploy_at_25(cluster, "silent").await?;
     proxy.set_fault(Some(ApiServerFault::SilentWatches));

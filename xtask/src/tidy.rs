@@ -116,7 +116,7 @@ fn pure(sh: &Shell, packages: &[String]) -> anyhow::Result<()> {
     Ok(clippy.args(packages).arg("--").args(PURE).quiet().run()?)
 }
 
-/// Builds each crate that others build by itself: with its default features and without its dev-dependencies.
+/// Builds each crate that others build by itself: without features and without its dev-dependencies.
 ///
 /// In a build of the whole workspace, a feature that one crate forgot to enable is on because another crate enables it. The
 /// plugin is left out: its release build is such a build already. So are the crates that are not published, except the
@@ -126,7 +126,10 @@ fn alone(sh: &Shell) -> anyhow::Result<Vec<String>> {
     let is_built_alone = |it: &Package| it.is_published || it.name == GENERATOR;
     let crates = packages.filter(|it| it.folder.starts_with("crates/") && is_built_alone(it));
     let fails = |name: &str| {
-        let check = cmd!(sh, "cargo check --locked --quiet --package {name}");
+        let check = cmd!(
+            sh,
+            "cargo check --locked --quiet --no-default-features --package {name}"
+        );
         check.quiet().run().is_err()
     };
     let failed = crates.filter(|package| fails(&package.name));

@@ -333,10 +333,7 @@ impl<K: Keep> Kind<K> {
 
     /// Returns the objects in a namespace, or in all.
     fn known(&self, namespace: Option<&str>) -> Result<Vec<Arc<K::Kept>>, Unknown> {
-        match namespace {
-            Some(namespace) => self.informer.objects(namespace, STALE),
-            None => self.informer.checked(STALE),
-        }
+        self.informer.objects(namespace, STALE)
     }
 
     fn watch(&self, namespaces: &BTreeSet<String>) {
@@ -384,7 +381,7 @@ impl<K: Keep> Watch for Kind<K> {
 
     fn unsynced(&self) -> Option<String> {
         let mut scopes = self.informer.status().scopes.into_iter();
-        let scope = scopes.find(|scope| !scope.is_synced)?;
+        let scope = scopes.find(|scope| scope.age.is_none())?;
         let why = scope.problem.map_or(Unknown::NoAnswer, Unknown::Failed);
         Some(unknown::<K::Kind>(scope.namespace.as_deref(), &why))
     }
@@ -395,7 +392,7 @@ fn unknown<K: Resource>(namespace: Option<&str>, why: &Unknown) -> String {
     let why = match why {
         Unknown::NotWatched => "it has just been added to the configuration".to_owned(),
         Unknown::Failed(error) => explain::<K>(error),
-        Unknown::NoAnswer | Unknown::Silent(_) => why.to_string(),
+        Unknown::NoAnswer | Unknown::Unproven(_) => why.to_string(),
     };
     let place = match namespace {
         _ if K::KIND == Namespace::KIND => String::new(),

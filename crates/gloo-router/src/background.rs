@@ -3,29 +3,32 @@
 //!
 //! All of it ends with the session, since another controller may be the leader afterwards.
 
+#[cfg(feature = "kube")]
+mod cached;
 mod garbage;
 mod guard;
 mod leadership;
 mod monitor;
 mod repair;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join, join3};
+use futures::future::{join, join3, join4};
 use gloo_types::{ObjectKey, RouteTableDoc};
-use rollouts_rpc::error_chain;
-use route_store::{CachedRouteStore, Change, Controller, FRESH, Store};
-use tokio::sync::broadcast::Receiver;
+use route_store::{Change, ChangeKind, Controller, LeaseReader, Store};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use self::garbage::GarbageCollector;
 use self::guard::PromotionGuard;
 use self::leadership::LeaseFence;
 use self::monitor::Monitor;
 use self::repair::Repairer;
-use crate::collect::Marked;
 use crate::report::About;
 use crate::router::{Fence, GlooRouter};
+
+pub use crate::collect::Marked;
 
 /// Settings of the background work.
 #[derive(Clone, Copy, Debug)]
@@ -40,33 +43,41 @@ pub struct Settings {
 
 /// Watches the cluster, and does everything that is to be done between the calls, until it is dropped. It writes only while
 /// `controller` holds its Lease.
-pub async fn between_calls(
-    router: Arc<GlooRouter<CachedRouteStore>>,
+pub async fn between_calls<S: Store + Watched + LeaseReader>(
+    router: Arc<GlooRouter<S>>,
     settings: Settings,
     controller: Controller,
 ) {
-    let store = Arc::clone(router.store());
-    let _stop_watches = StopWatchesOnDrop(Arc::clone(&store));
-    let leases = Arc::clone(&store.live().local);
-    let fence = LeaseFence::new(leases, controller, settings.request_timeout);
+    let store = router.store();
+    let fence = LeaseFence::new(Arc::clone(store), controller, settings.request_timeout);
     let mut fence = fence.with_observer(Arc::clone(router.observer()));
-    let work = async {
+    // In its own allocation: the state of all tasks is large, and the stack would have a copy of it for each caller.
+    let work = Box::pin(async {
         fence
             .read_holder(router.background().instance().await)
             .await;
-        let fence = Arc::new(fence);
-        let tasks = run(settings, &router, Arc::clone(&store), Arc::clone(&fence));
-        join(tasks, router.check_deferred(&*fence)).await;
-    };
-    join3(store.run(), router.maintain(), work).await;
+        run(settings, &router, Arc::clone(store), Arc::new(fence)).await;
+    });
+    join3(
+        Watched::run(&**store),
+        forget_deleted(&router, &**store),
+        work,
+    )
+    .await;
 }
 
-/// Stops the watches of a store when it is dropped.
-struct StopWatchesOnDrop(Arc<CachedRouteStore>);
-
-impl Drop for StopWatchesOnDrop {
-    fn drop(&mut self) {
-        self.0.follow_nothing();
+/// Forgets Rollouts when they are deleted. Returns only if the cache ends.
+pub(crate) async fn forget_deleted<S: Store>(router: &GlooRouter<S>, watched: &impl Watched) {
+    let mut changes = watched.rollout_changes();
+    loop {
+        match changes.recv().await {
+            Ok(change) if change.kind == ChangeKind::Deleted => router.forget(&change.key),
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => {
+                router.forget_unless(|rollout| watched.presence(rollout) != Presence::Absent);
+            }
+            Err(RecvError::Closed) => return,
+        }
     }
 }
 
@@ -92,11 +103,15 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
     };
-    let always = join3(collector.run(), guard.run(), monitor.run());
+    let deferred = async {
+        let marks = watched.first_marks().await;
+        router.restore_deferred(&marks, &*fence).await;
+    };
+    let always = join4(collector.run(), guard.run(), monitor.run(), deferred);
     let repairer = Repairer {
         router: Arc::clone(router),
-        watched,
-        fence,
+        watched: Arc::clone(&watched),
+        fence: Arc::clone(&fence),
     };
     if settings.repair {
         join(always, repairer.run()).await;
@@ -105,8 +120,28 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     }
 }
 
-/// The watched tables and Rollouts, as the background work needs them.
-pub(crate) trait Watched: Send + Sync + 'static {
+/// What is known of a Rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is not known whether it exists: it is not watched, or what is known of it may be stale.
+    Unknown,
+    /// It does not exist.
+    Absent,
+    /// It exists.
+    Exists {
+        /// Whether it uses this plugin.
+        uses_plugin: bool,
+    },
+}
+
+/// The watched tables and Rollouts, as the work between the calls needs them.
+pub trait Watched: Send + Sync + 'static {
+    /// Watches the cluster until it is dropped. It never returns.
+    fn run(&self) -> impl Future<Output = ()> + Send;
+
+    /// Waits until all tables that are watched were read once, and returns the Rollouts with marks in them.
+    fn first_marks(&self) -> impl Future<Output = BTreeSet<ObjectKey>> + Send;
+
     /// Returns the last known version of a table.
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc>;
 
@@ -132,106 +167,14 @@ pub(crate) trait Watched: Send + Sync + 'static {
     /// Returns the tables whose marks cannot be read, with the reason in one line.
     fn unreadable(&self) -> Vec<(About, String)>;
 
-    /// Whether a Rollout uses this plugin; `None` if it does not exist.
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
+    /// Returns whether a Rollout exists and uses this plugin.
+    fn presence(&self, rollout: &ObjectKey) -> Presence;
 
     /// Whether a Rollout that uses this plugin does not select this table.
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;
 
     /// Returns the number of Rollouts.
     fn rollouts(&self) -> usize;
-}
-
-impl Watched for CachedRouteStore {
-    fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
-        self.tables().get(table)?.document().ok()
-    }
-
-    fn version(&self, table: &ObjectKey) -> Option<String> {
-        Some(self.tables().get(table)?.version.to_string())
-    }
-
-    fn unseen(&self, table: &ObjectKey) -> Option<String> {
-        let known = self.tables().check(Some(&table.namespace), FRESH);
-        let why = known.err()?;
-        Some(format!(
-            "RouteTable {table} is not watched: {}",
-            error_chain(&why)
-        ))
-    }
-
-    fn table_changes(&self) -> Receiver<Change> {
-        self.tables().subscribe()
-    }
-
-    fn policy_changes(&self) -> Receiver<Change> {
-        self.mirror_policies().subscribe()
-    }
-
-    fn rollout_changes(&self) -> Receiver<Change> {
-        Self::rollouts(self).subscribe()
-    }
-
-    fn marked(&self) -> Option<Vec<Marked>> {
-        let tables = self.tables().checked(FRESH).ok()?.into_iter();
-        Self::rollouts(self).check(None, FRESH).ok()?;
-        let is_known = |rollout: &&ObjectKey| {
-            let rollouts = Self::rollouts(self);
-            is_whole(rollout) && rollouts.check(Some(&rollout.namespace), FRESH).is_ok()
-        };
-        let marked = tables.map(|table| Marked {
-            table: table.key.clone(),
-            rollouts: table.owners.iter().filter(is_known).cloned().collect(),
-        });
-        Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
-    }
-
-    fn unreadable(&self) -> Vec<(About, String)> {
-        let tables = self.tables().all().into_iter();
-        let unreadable = tables.filter_map(|table| {
-            let reason = table.unreadable.as_deref()?.to_owned();
-            let about = About {
-                key: table.key.clone(),
-                uid: table.uid.as_ref().to_owned(),
-            };
-            Some((about, reason))
-        });
-        unreadable.collect()
-    }
-
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
-        let cached = Self::rollouts(self).get(rollout)?;
-        Some(cached.plugin.is_some())
-    }
-
-    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
-        let (cached, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
-        let plugin = cached.as_ref().and_then(|it| it.plugin.as_ref());
-        let selector = plugin.and_then(|plugin| plugin.selector.as_ref());
-        let (Some(selector), Some(table)) = (selector, table) else {
-            return false;
-        };
-        !selector.matches(&table.key, &table.labels)
-    }
-
-    fn rollouts(&self) -> usize {
-        Self::rollouts(self).status().objects
-    }
-}
-
-/// Whether a mark contains the full name of a Rollout of this cluster. A label has a digest in place of a name that is too
-/// long, and marks of another workload cluster end with `@` and the name of that cluster.
-fn is_whole(mark: &ObjectKey) -> bool {
-    let is_digest = |name: &str| {
-        let digest = name
-            .strip_prefix('x')
-            .and_then(|name| name.rsplit_once('-'));
-        digest.is_some_and(|(_, it)| {
-            it.len() == 16 && it.bytes().all(|byte| byte.is_ascii_hexdigit())
-        })
-    };
-    let is_plain = |name: &str| !name.contains('@') && !is_digest(name);
-    is_plain(&mark.namespace) && is_plain(&mark.name)
 }
 
 #[cfg(test)]

@@ -53,10 +53,11 @@ impl PluginUse {
 
 /// A table with marks of Rollouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Marked {
-    pub(crate) table: ObjectKey,
+pub struct Marked {
+    /// The table.
+    pub table: ObjectKey,
     /// Rollouts of this cluster that have marks in it.
-    pub(crate) rollouts: BTreeSet<ObjectKey>,
+    pub rollouts: BTreeSet<ObjectKey>,
 }
 
 /// What one Rollout has left in one table.

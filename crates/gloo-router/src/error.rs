@@ -6,7 +6,9 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::Outdated;
 use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
-use route_store::{ConnectError, StoreError};
+#[cfg(feature = "kube")]
+use route_store::ConnectError;
+use route_store::StoreError;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +167,7 @@ pub fn flags(error: &StoreError) -> Option<&'static str> {
         StoreError::Timeout { .. } => Some("--request-timeout"),
         StoreError::CallEnded { .. } => Some("--call-timeout"),
         StoreError::Throttled { .. } => Some("--qps, --burst"),
+        #[cfg(feature = "kube")]
         StoreError::Unreachable { source, .. } => match source.downcast_ref() {
             Some(ConnectError::Infer(_)) => Some("--kubeconfig"),
             Some(ConnectError::Kubeconfig { .. }) => Some("--kubeconfig, --context"),

@@ -19,8 +19,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::kube_api::compare;
 use crate::{
     CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
-    Keep, KubeRouteStore, PolicyStore, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    Keep, KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper,
+    RolloutReader, RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown,
+    WholeDocuments, ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -89,19 +90,13 @@ impl CachedRouteStore {
         }
     }
 
-    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Watches that were
-    /// started run until the store is dropped, even if this future is dropped.
+    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Dropping it ends all
+    /// watches and clears the cache.
     pub async fn run(&self) {
+        let _ends = EndOnDrop(self);
         self.tables.watch_all();
         self.rollouts.watch_all();
         join(self.follow_namespaces(), self.follow_policies()).await;
-    }
-
-    /// Ends all watches and clears the cache.
-    pub fn follow_nothing(&self) {
-        self.tables.watch_only(&BTreeSet::new());
-        self.rollouts.watch_only(&BTreeSet::new());
-        self.policies.watch_only(&BTreeSet::new());
     }
 
     /// While all namespaces cannot be watched: watches the tables of each configured namespace, and the Rollouts of each
@@ -128,9 +123,12 @@ impl CachedRouteStore {
     async fn follow_policies(&self) {
         loop {
             let mut changes = self.rollouts.subscribe();
-            if self.rollouts.all().iter().any(|it| it.has_mirrors()) {
+            let known = self.rollouts.objects(None, FRESH);
+            let is_known = known.is_ok();
+            let rollouts = known.unwrap_or_else(|_| self.rollouts.all());
+            if rollouts.iter().any(|it| it.has_mirrors()) {
                 self.watch_policies();
-            } else if self.rollouts.check(None, FRESH).is_ok() {
+            } else if is_known {
                 self.policies.watch_only(&BTreeSet::new());
             }
             if let Err(RecvError::Closed) = changes.recv().await {
@@ -182,7 +180,7 @@ impl CachedRouteStore {
     fn cached(&self, selector: &RouteTableSelector, age: Duration) -> Option<Selection> {
         let mut tables: Vec<Arc<CompactTable>> = Vec::new();
         for namespace in &selector.namespaces {
-            tables.extend(self.tables.objects(namespace, age).ok()?);
+            tables.extend(self.tables.objects(Some(namespace), age).ok()?);
         }
         tables.retain(|table| selector.matches(&table.key, &table.labels));
         let documents = tables.iter().map(|table| table.document());
@@ -191,8 +189,7 @@ impl CachedRouteStore {
     }
 
     fn cached_policies(&self, age: Duration) -> Option<Vec<MirrorPolicyDoc>> {
-        self.policies.check(None, age).ok()?;
-        let policies = self.policies.all().into_iter();
+        let policies = self.policies.objects(None, age).ok()?.into_iter();
         Some(policies.map(|policy| (*policy).clone()).collect())
     }
 
@@ -225,6 +222,17 @@ impl CachedRouteStore {
     }
 }
 
+/// Ends the watches of a store when it is dropped.
+struct EndOnDrop<'a>(&'a CachedRouteStore);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.tables.watch_only(&BTreeSet::new());
+        self.0.rollouts.watch_only(&BTreeSet::new());
+        self.0.policies.watch_only(&BTreeSet::new());
+    }
+}
+
 impl RouteStore for CachedRouteStore {
     async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
         for namespace in &selector.namespaces {
@@ -250,12 +258,13 @@ impl RouteStore for CachedRouteStore {
     }
 
     async fn marked(&self, rollout: &ObjectKey) -> Selection {
-        if let Err(Unknown::NoAnswer) = self.tables.check(None, Duration::MAX) {
-            return self.store.tables.marked(rollout).await;
-        }
+        let tables = match self.tables.objects(None, Duration::MAX) {
+            Ok(tables) => tables,
+            Err(Unknown::NoAnswer) => return self.store.tables.marked(rollout).await,
+            Err(_) => self.tables.all(),
+        };
         let mut selection = Selection::default();
-        let tables = self.tables.all().into_iter();
-        for table in tables.filter(|table| table.owners.contains(rollout)) {
+        for table in tables.iter().filter(|table| table.owners.contains(rollout)) {
             match table.document() {
                 Ok(table) => selection.tables.push(table),
                 Err(error) => selection.errors.push(error),
@@ -270,7 +279,7 @@ impl RouteStore for CachedRouteStore {
         match self.tables.check(None, Duration::MAX) {
             Err(Unknown::NoAnswer | Unknown::NotWatched) => true,
             Err(Unknown::Failed(error)) => error.is_unavailable(),
-            Ok(()) | Err(Unknown::Silent(_)) => false,
+            Ok(()) | Err(Unknown::Unproven(_)) => false,
         }
     }
 
@@ -351,8 +360,7 @@ impl RolloutReader for CachedRouteStore {
         key: &ObjectKey,
         generation: i64,
     ) -> Result<Option<ZeroMirrors>, StoreError> {
-        if self.rollouts.check(Some(&key.namespace), FRESH).is_ok()
-            && let Some(cached) = self.rollouts.get(key)
+        if let Ok(Some(cached)) = self.rollouts.find(key, FRESH)
             && let Some(plugin) = &cached.plugin
             && cached.facts.generation >= generation
         {
@@ -366,8 +374,8 @@ impl RolloutReader for CachedRouteStore {
         key: &ObjectKey,
         version: &str,
     ) -> Result<Option<RolloutFacts>, StoreError> {
-        let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
-            Ok(()) => self.rollouts.get(key).map(|it| it.facts.clone()),
+        let facts = match self.rollouts.find(key, FRESH) {
+            Ok(cached) => cached.map(|it| it.facts.clone()),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
                 let live = self.store.local.rollout(key).await?;
@@ -392,6 +400,12 @@ impl RolloutReader for CachedRouteStore {
 impl ServiceReader for CachedRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.store.local.service_ports(key).await
+    }
+}
+
+impl LeaseReader for CachedRouteStore {
+    async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
+        self.store.local.lease(key).await
     }
 }
 

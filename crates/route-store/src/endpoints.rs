@@ -13,7 +13,7 @@ use crate::StoreError;
 use crate::resources::EndpointSlice;
 
 /// The label of a slice with the name of its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The label that the controller sets on the Pods of a version (upstream `utils/defaults`).
 pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
@@ -65,16 +65,6 @@ pub trait EndpointReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<BTreeSet<String>, StoreError>> + Send {
         async { Ok(BTreeSet::new()) }
     }
-}
-
-/// Returns the label selector of the slices of `services`.
-pub(crate) fn slices_of(services: &[&str]) -> String {
-    format!("{SERVICE_NAME} in ({})", services.join(","))
-}
-
-/// Returns the label selector of the Pods of a version.
-pub(crate) fn pods_of(hash: &str) -> String {
-    format!("{POD_HASH}={hash}")
 }
 
 #[derive(Deserialize)]
@@ -180,14 +170,5 @@ mod tests {
             Some(vec![(None, None, None); 3]),
         );
         check(json!([{"conditions": {"ready": "yes"}}]), None);
-    }
-
-    #[test]
-    fn slices_and_pods_are_selected_by_label() {
-        assert_eq!(
-            slices_of(&["web", "web-canary"]),
-            "kubernetes.io/service-name in (web,web-canary)"
-        );
-        assert_eq!(pods_of("6d4f"), "rollouts-pod-template-hash=6d4f");
     }
 }

@@ -1,5 +1,5 @@
 //! A fake API server in memory, for tests. It lists page by page, watches, reads and writes like a real one, records its
-//! requests, and can delay, forbid, refuse and freeze them, and discard its history.
+//! requests, and can delay, forbid, refuse, freeze and buffer them, end watches, and discard its history.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use json_patch::Patch;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::KubeRouteStore;
@@ -33,7 +32,7 @@ pub struct FakeApi(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The version of the newest object.
+    /// The version of the newest object. Notified of changes of the behaviour too.
     version: watch::Sender<u64>,
 }
 
@@ -42,8 +41,12 @@ struct Shared {
 pub struct Behaviour {
     /// Refuses connections.
     pub is_down: bool,
-    /// Open watches deliver nothing and stay open, and new watches get no answer.
+    /// Watches open and end, and deliver nothing. Lists get no answer. Single objects are read and written as usual.
     pub is_frozen: bool,
+    /// What open watches send, and their end, is delivered later.
+    pub is_buffered: bool,
+    /// Lists tell the server no new version, so that a watch without changes has no bookmark, as before release 1.34.
+    pub lacks_bookmarks: bool,
     /// Delay of the answer to a list.
     pub list_delay: Duration,
     /// Delay of each event of a watch.
@@ -77,6 +80,12 @@ struct State {
     pages: BTreeMap<String, (u64, Vec<Value>)>,
     /// Requests as `verb kind name`.
     requests: Vec<String>,
+    /// The newest version that the server knows of each kind. A watch that begins with it has no bookmark.
+    known: BTreeMap<String, u64>,
+    /// Number of watches so far.
+    watches: u64,
+    /// Watches up to this number have ended.
+    ended: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -159,6 +168,14 @@ impl FakeApi {
         let version = state.compacted;
         drop(state);
         self.0.version.send_replace(version);
+    }
+
+    /// Ends all open watches.
+    pub fn end_watches(&self) {
+        let mut state = self.state();
+        state.ended = state.watches;
+        drop(state);
+        self.0.version.send_modify(|_| ());
     }
 
     /// Returns the requests since the last call, as `verb kind name`.
@@ -258,7 +275,7 @@ impl FakeApi {
             Some(Fault::Hangs) => std::future::pending().await,
         }
         let body = body.to_bytes();
-        if verb == "watch" && behaviour.is_frozen {
+        if verb == "list" && behaviour.is_frozen {
             std::future::pending::<()>().await;
         }
         Ok(match verb {
@@ -300,6 +317,12 @@ impl FakeApi {
 
     fn list(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
         let mut state = self.state();
+        if !state.behaviour.lacks_bookmarks {
+            // As if an object of another kind had changed.
+            let version = self.next();
+            state.known.insert(target.plural.clone(), version);
+            self.0.version.send_replace(version);
+        }
         let limit = query.get("limit").and_then(|limit| limit.parse().ok());
         let limit: usize = limit.unwrap_or(usize::MAX);
         let (version, mut items) = match query.get("continue") {
@@ -332,45 +355,68 @@ impl FakeApi {
         let version: u64 = version.unwrap_or_default();
         let seconds = query.get("timeoutSeconds").and_then(|it| it.parse().ok());
         let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(60));
+        let number = {
+            let mut state = self.state();
+            state.watches += 1;
+            state.watches
+        };
+        let (lines, buffered) = mpsc::unbounded_channel();
         let (sender, body) = Channel::new(16);
-        let Target {
-            plural, namespace, ..
-        } = target;
         let watching = Watching {
             api: self.clone(),
-            plural: plural.clone(),
-            namespace: namespace.clone(),
+            number,
+            plural: target.plural.clone(),
+            namespace: target.namespace.clone(),
             version,
-            sender,
+            lines,
         };
-        let api = self.clone();
-        tokio::spawn(async move {
-            let mut running = pin!(watching.run());
-            // `timeoutSeconds` ends the watch, but not a frozen one.
-            while timeout_at(end, &mut running).await.is_err() && api.state().behaviour.is_frozen {
-                sleep(Duration::from_secs(1)).await;
-            }
-        });
+        tokio::spawn(async move { drop(timeout_at(end, watching.run(end - BOOKMARK)).await) });
+        tokio::spawn(self.clone().deliver(buffered, sender));
         Response::new(Either::Right(body))
     }
+
+    /// Delivers the lines of a watch.
+    async fn deliver(
+        self,
+        mut lines: mpsc::UnboundedReceiver<String>,
+        mut body: Sender<Bytes, Infallible>,
+    ) {
+        let mut changes = self.0.version.subscribe();
+        while let Some(line) = lines.recv().await {
+            let is_delivered = changes.wait_for(|_| !self.state().behaviour.is_buffered);
+            if is_delivered.await.is_err() || body.send_data(line.into()).await.is_err() {
+                return;
+            }
+        }
+        let is_delivered = changes.wait_for(|_| !self.state().behaviour.is_buffered);
+        drop(is_delivered.await.map(drop));
+    }
 }
+
+/// How long before the end of a watch its bookmark is sent.
+const BOOKMARK: Duration = Duration::from_secs(2);
 
 /// An open watch.
 struct Watching {
     api: FakeApi,
+    number: u64,
     plural: String,
     namespace: Option<String>,
     version: u64,
-    sender: Sender<Bytes, Infallible>,
+    lines: mpsc::UnboundedSender<String>,
 }
 
 impl Watching {
-    async fn run(mut self) {
+    async fn run(mut self, bookmark: Instant) {
         let mut versions = self.api.0.version.subscribe();
+        let (begin, mut has_bookmark) = (self.version, false);
         loop {
             versions.mark_unchanged();
-            let (behaviour, is_expired, changes) = {
+            let (behaviour, known, is_expired, changes) = {
                 let state = self.api.state();
+                if self.number <= state.ended {
+                    return;
+                }
                 let is_expired = self.version < state.compacted;
                 let changes = state.history.iter().filter(|change| {
                     let is_in_scope = self
@@ -381,6 +427,7 @@ impl Watching {
                 });
                 (
                     state.behaviour.clone(),
+                    state.known.get(&self.plural).copied().unwrap_or_default(),
                     is_expired,
                     changes.cloned().collect::<Vec<_>>(),
                 )
@@ -388,32 +435,42 @@ impl Watching {
             if !behaviour.is_frozen {
                 if is_expired {
                     let status = status(410, "too old resource version");
-                    self.send(&json!({"type": "ERROR", "object": status})).await;
+                    self.send("ERROR", &status);
                     return;
                 }
                 for change in changes {
                     sleep(behaviour.watch_delay).await;
                     self.version = change.version;
-                    let line = json!({"type": change.kind, "object": change.object});
-                    if !self.send(&line).await {
-                        return;
-                    }
+                    self.send(change.kind, &change.object);
+                }
+                if Instant::now() >= bookmark && !has_bookmark && known > begin {
+                    has_bookmark = true;
+                    self.version = known;
+                    let metadata = json!({"resourceVersion": known.to_string()});
+                    let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": metadata});
+                    self.send("BOOKMARK", &bookmark);
                 }
             }
-            if versions.changed().await.is_err() {
-                return;
+            let changed = versions.changed();
+            match behaviour.is_frozen || Instant::now() >= bookmark {
+                true => drop(changed.await),
+                false => drop(timeout_at(bookmark, changed).await),
             }
         }
     }
 
-    async fn send(&mut self, line: &Value) -> bool {
-        let line = Bytes::from(format!("{line}\n"));
-        self.sender.send_data(line).await.is_ok()
+    fn send(&self, kind: &str, object: &Value) {
+        // The client may have closed the connection.
+        drop(
+            self.lines
+                .send(format!("{}\n", json!({"type": kind, "object": object}))),
+        );
     }
 }
 
 impl State {
     fn remember(&mut self, plural: &str, version: u64, kind: &'static str, object: Value) {
+        self.known.insert(plural.to_owned(), version);
         let namespace = object["metadata"]["namespace"].as_str();
         self.history.push(Change {
             version,

@@ -35,10 +35,13 @@ mod connect;
 mod endpoints;
 mod gate;
 mod informer;
+mod proof;
 mod send;
 mod watch;
 
-use std::{sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -59,13 +62,14 @@ use kube::{
 use rollout_types::Rollout;
 use serde_json::Value;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
-    Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError, with_context,
+    FIELD_MANAGER, Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, with_priority,
 };
 
 pub use client_error::{Answered, CertificateFault, ClientError};
@@ -74,12 +78,9 @@ pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use gate::Gate;
 pub use gate::RequestLimits;
 pub(crate) use informer::compare;
-pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
+pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
 use send::{Call, HttpRequest, RequestError, resource};
-pub use watch::{Keep, Kept, WholeDocuments};
-
-/// The field manager of our writes in `metadata.managedFields`.
-pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
+pub use watch::WholeDocuments;
 
 /// The field manager of the write that restores the owner's content of a table.
 ///
@@ -102,6 +103,8 @@ pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
     gate: Gate,
+    /// When the version of each kind was asked for, so that the watches of several namespaces ask once.
+    probes: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
 impl KubeRouteStore {
@@ -112,6 +115,7 @@ impl KubeRouteStore {
             gate: Gate::new(access.to_string(), access.limits, access.request_timeout),
             access,
             client: OnceCell::new(),
+            probes: Mutex::default(),
         }
     }
 
@@ -170,26 +174,44 @@ impl KubeRouteStore {
         self.list(namespace, ListParams::default()).await
     }
 
+    /// Returns whether a request for the version of a kind is due, because none was sent after `since`, and notes that it is sent.
+    fn begins_probe(&self, kind: &'static str, since: Instant) -> bool {
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = probes.get(kind).is_none_or(|last| *last < since);
+        if is_due {
+            probes.insert(kind, Instant::now());
+        }
+        is_due
+    }
+
     async fn list<K: Resource>(
         &self,
         namespace: Option<&str>,
-        mut params: ListParams,
+        params: ListParams,
     ) -> Result<Vec<Document<K>>, StoreError> {
         let call = Call::many::<K>("list", namespace);
-        params = params.limit(PAGE);
-        let mut objects = Vec::new();
+        let list = |params: &ListParams| resource::<K>(namespace).list(params);
+        let items = self.list_pages(&call, params, list).await?;
+        items.into_iter().map(|item| call.parse(item)).collect()
+    }
+
+    /// Returns the items of all pages. `request` makes the request for a page.
+    async fn list_pages(
+        &self,
+        call: &Call,
+        params: ListParams,
+        request: impl Fn(&ListParams) -> Result<HttpRequest, RequestError>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let mut params = params.limit(PAGE);
+        let mut all = Vec::new();
         loop {
-            let mut page = self
-                .send(&call, resource::<K>(namespace).list(&params))
-                .await?;
+            let mut page = self.send(call, request(&params)).await?;
             if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
-                for item in items {
-                    objects.push(call.parse(item)?);
-                }
+                all.extend(items);
             }
             match page.pointer("/metadata/continue").and_then(Value::as_str) {
                 Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(objects),
+                _ => return Ok(all),
             }
         }
     }
@@ -403,13 +425,8 @@ impl KubeRouteStore {
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<(), StoreError> {
-        let context = RequestContext {
-            deadline: None,
-            priority: Priority::Event,
-        };
-        with_context(context, self.send(call, request))
-            .await
-            .map(|_| ())
+        let sent = with_priority(Priority::Event, self.send(call, request));
+        sent.await.map(drop)
     }
 }
 

@@ -12,14 +12,20 @@
 //!
 //! Every store returns [`StoreError::Conflict`] if a `test` fails: another writer changed the object. Read it again, plan
 //! again and retry.
+//!
+//! [`KubeRouteStore`], [`CachedRouteStore`] and all that belongs to them need the feature `kube`. Without it nothing of a
+//! Kubernetes client is compiled.
 
+#[cfg(feature = "kube")]
 mod cached;
 mod dir;
 mod endpoints;
 mod error;
 pub mod event_sink;
-#[cfg(feature = "testing")]
+#[cfg(all(feature = "kube", feature = "testing"))]
 pub mod fake_api;
+mod keep;
+#[cfg(feature = "kube")]
 mod kube_api;
 mod lease;
 mod memory;
@@ -36,19 +42,23 @@ use json_patch::Patch;
 use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
 
+#[cfg(feature = "kube")]
 pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
+pub use keep::{Change, ChangeKind, Keep, Kept};
+#[cfg(feature = "kube")]
 pub use kube_api::{
-    Answered, CertificateFault, Change, ChangeKind, ClientError, ConnectError, FIELD_MANAGER,
-    Informer, InformerStatus, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits, ScopeStatus,
-    Unknown, WholeDocuments, user_agent, user_agent_header,
+    Answered, CertificateFault, ClientError, ConnectError, Informer, InformerStatus, KubeAccess,
+    KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments, user_agent,
+    user_agent_header,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use request::{
     Observer, Outcome, Permit, Priority, RequestContext, SentRequest, with_context, with_permit,
+    with_priority,
 };
 pub use rollout::{
     CachedRollout, INSTANCE_ID_LABEL, PluginBlock, PluginFacts, ReadBlock, RolloutKeeper,
@@ -60,6 +70,9 @@ pub use table::{CompactTable, TableKeeper};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The field manager of our writes in `metadata.managedFields`.
+pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;

@@ -85,6 +85,15 @@ pub async fn with_context<F: Future>(mut context: RequestContext, future: F) -> 
     CONTEXT.scope(context, future).await
 }
 
+/// Runs `future` with this priority, and with the deadline that it has without it.
+pub fn with_priority<F: Future>(priority: Priority, future: F) -> impl Future<Output = F::Output> {
+    let context = RequestContext {
+        deadline: None,
+        priority,
+    };
+    with_context(context, future)
+}
+
 /// Measures the requests of one [`KubeRouteStore`](crate::KubeRouteStore). Every method does nothing by default.
 ///
 /// The methods run during a request: they must neither block nor panic.

@@ -28,6 +28,10 @@ resources! {
     EndpointSlice = "EndpointSlice", "endpointslices" in "discovery.k8s.io";
     /// `v1` Pod, of which only the metadata is read.
     Pod = "Pod", "pods" in "";
+}
+
+#[cfg(feature = "kube")]
+resources! {
     /// `coordination.k8s.io/v1` Lease.
     LeaseObject = "Lease", "leases" in "coordination.k8s.io";
     /// `v1` Event. The controller's role has no permission for Events of `events.k8s.io`.

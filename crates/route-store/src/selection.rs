@@ -109,6 +109,7 @@ impl Selection {
     }
 
     /// Merges two selections; a table in both is kept once.
+    #[cfg(feature = "kube")]
     pub(crate) fn and(mut self, other: Self) -> Self {
         for table in other.tables {
             if !self.has(|key| key == table.key()) {

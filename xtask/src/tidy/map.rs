@@ -32,12 +32,15 @@ pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
         let name = &package
             .with_context(|| format!("{folder} is no package"))?
             .name;
-        // One package at a time: in a build of the workspace a feature is on because another package enables it.
-        let tree = cmd!(
-            sh,
-            "cargo tree --locked --package {name} --all-features --edges normal,build --prefix none"
-        );
-        violations.extend(compare_reach(folder, cell, &tree.quiet().read()?, &lock));
+        for (features, excluded) in by_features(cell) {
+            // One package at a time: in a build of the workspace a feature is on because another package enables it.
+            let tree = cmd!(
+                sh,
+                "cargo tree --locked --package {name} {features} --edges normal,build --prefix none"
+            );
+            let tree = tree.quiet().read()?;
+            violations.extend(compare_reach(folder, excluded, &tree, &lock));
+        }
     }
     Ok(violations)
 }
@@ -123,6 +126,16 @@ fn compare_folders(rows: &BTreeMap<&str, &str>, tracked: &[String]) -> Vec<Strin
     differ.collect()
 }
 
+/// What a cell excludes with all features, and what after the words "without features".
+fn by_features(cell: &str) -> impl Iterator<Item = (&'static str, &str)> {
+    let (always, without) = cell.split_once("without features").unwrap_or((cell, ""));
+    let parts = [
+        ("--all-features", always),
+        ("--no-default-features", without),
+    ];
+    parts.into_iter().filter(|(_, part)| part.contains('`'))
+}
+
 /// `tree` has a line `name version ...` for each package that the one in the folder can reach, itself first.
 ///
 /// A name that is not in `lock` is a violation too: a misspelt one would never be reached.
@@ -190,6 +203,22 @@ mod tests {
             false,
             &["ARCHITECTURE.md: a: there is no package tokyo"],
         );
+    }
+
+    #[test]
+    fn some_packages_are_excluded_without_features_only() {
+        let check = |cell, expect: &[(&str, &str)]| {
+            assert_eq!(by_features(cell).collect::<Vec<_>>(), expect);
+        };
+        check("pure; `tokio`", &[("--all-features", "pure; `tokio`")]);
+        check(
+            "`tokio`; without features `kube`, `hyper`",
+            &[
+                ("--all-features", "`tokio`; "),
+                ("--no-default-features", " `kube`, `hyper`"),
+            ],
+        );
+        check("", &[]);
     }
 
     #[test]

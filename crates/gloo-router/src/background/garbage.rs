@@ -11,7 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::Watched;
+use super::{Presence, Watched};
 use crate::collect::{Collector, Part, PluginUse, Review, SafetyStop};
 use crate::report::{About, Orphanage, Report};
 use crate::router::{Collected, Fence, GlooRouter};
@@ -88,17 +88,20 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
             if rollouts.contains_key(rollout) {
                 continue;
             }
-            let known = match self.watched.uses_plugin(rollout) {
-                None => None,
-                Some(true) => Some(PluginUse::Uses),
+            let known = match self.watched.presence(rollout) {
+                Presence::Unknown => Some(PluginUse::UnsettledWithout),
+                Presence::Absent => None,
+                Presence::Exists { uses_plugin: true } => Some(PluginUse::Uses),
                 // The cache does not keep whether it is settled.
-                Some(false) => match self.router.plugin_use_of(rollout).await {
-                    Ok(known) => known,
-                    Err(error) => {
-                        debug!(%rollout, "the Rollout cannot be read: {error}");
-                        Some(PluginUse::UnsettledWithout)
+                Presence::Exists { uses_plugin: false } => {
+                    match self.router.plugin_use_of(rollout).await {
+                        Ok(known) => known,
+                        Err(error) => {
+                            debug!(%rollout, "the Rollout cannot be read: {error}");
+                            Some(PluginUse::UnsettledWithout)
+                        }
                     }
-                },
+                }
             };
             rollouts.insert(rollout, known);
         }

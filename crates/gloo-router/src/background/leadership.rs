@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use route_store::{Controller, Leadership, LeaseReader, Priority, RequestContext, with_context};
+use route_store::{Controller, Leadership, LeaseReader, Priority, with_priority};
 use tracing::info;
 
 use crate::report::{Observer, Report};
@@ -77,11 +77,7 @@ impl<L: LeaseReader> LeaseFence<L> {
 
 impl<L: LeaseReader> Fence for LeaseFence<L> {
     async fn allows(&self) -> bool {
-        let context = RequestContext {
-            deadline: None,
-            priority: Priority::Repair,
-        };
-        let leadership = with_context(context, self.leadership()).await;
+        let leadership = with_priority(Priority::Repair, self.leadership()).await;
         match leadership {
             Some(Leadership::Leader | Leadership::Unknown) => true,
             Some(Leadership::NotLeader) => {

@@ -13,7 +13,7 @@ use route_store::{Priority, RequestContext, Store, with_context};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::debug;
 
-use super::Watched;
+use super::{Presence, Watched};
 use crate::collect::{Marked, Part};
 use crate::report::{About, Behind, Lack, Report};
 use crate::router::GlooRouter;
@@ -142,7 +142,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             (intents.is_settled(rollout), intents.of(rollout).cloned())
         };
         // A Rollout that was deleted or does not use the plugin is for the garbage collector.
-        let uses_plugin = self.watched.uses_plugin(rollout) == Some(true);
+        let uses_plugin = self.watched.presence(rollout) == Presence::Exists { uses_plugin: true };
         if !is_settled || !uses_plugin || self.router.is_held_back(rollout) {
             return None;
         }

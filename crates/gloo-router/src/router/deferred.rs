@@ -3,25 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{Planned, belongs_to, involved};
-use route_store::{
-    CachedRouteStore, ChangeKind, Decision, PluginBlock, Priority, RolloutKeeper, Store,
-    TableKeeper,
-};
-use tokio::sync::broadcast::error::RecvError;
-use tokio::time::sleep;
+use route_store::{Decision, PluginBlock, Priority, RolloutKeeper, Store, TableKeeper};
 use tracing::{info, warn};
 
 use super::{Fence, GlooRouter, outside::TakenOver};
 use crate::from_rpc::{self, Policy};
 use crate::report::Report;
-
-/// Pause between two checks whether the cache is filled.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Rollouts at rest whose calls were answered before their tables were known.
 #[derive(Debug, Default)]
@@ -82,51 +73,21 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-impl GlooRouter<CachedRouteStore> {
-    /// Runs beside the calls. Returns only if the cache ends.
-    pub(crate) async fn maintain(&self) {
-        let mut changes = self.store.rollouts().subscribe();
-        loop {
-            match changes.recv().await {
-                Ok(change) if change.kind == ChangeKind::Deleted => {
-                    self.memory.forget(&change.key);
-                    self.background().standing().forget(&change.key);
-                }
-                Ok(_) => {}
-                Err(RecvError::Lagged(_)) => self.forget_deleted(),
-                Err(RecvError::Closed) => return,
-            }
-        }
-    }
-
-    /// Forgets Rollouts that do not exist, if the cache knows all Rollouts.
-    fn forget_deleted(&self) {
-        let rollouts = self.store.rollouts();
-        if rollouts.check(None, route_store::FRESH).is_ok() {
-            self.memory.retain(|key| rollouts.get(key).is_some());
-            let mut standing = self.background().standing();
-            standing.retain(|key| rollouts.get(key).is_some());
-        }
-    }
-
-    /// Restores the tables of Rollouts whose calls were deferred, where a table still has marks of one.
-    pub(crate) async fn check_deferred(&self, fence: &impl Fence) {
-        let tables = self.store.tables();
-        let tables = loop {
-            tables.settled(None).await;
-            if let Ok(tables) = tables.checked(Duration::MAX) {
-                break tables;
-            }
-            sleep(PAUSE).await;
-        };
-        let marked = tables.iter().flat_map(|it| &it.owners).collect();
-        self.restore_deferred(&marked, fence).await;
-    }
-}
-
 impl<S: Store> GlooRouter<S> {
+    /// Forgets a deleted Rollout.
+    pub(crate) fn forget(&self, rollout: &ObjectKey) {
+        self.memory.forget(rollout);
+        self.background().standing().forget(rollout);
+    }
+
+    /// Forgets the Rollouts for which `exists` is `false`.
+    pub(crate) fn forget_unless(&self, exists: impl Fn(&ObjectKey) -> bool) {
+        self.memory.retain(&exists);
+        self.background().standing().retain(&exists);
+    }
+
     /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table.
-    pub(super) async fn restore_deferred(&self, marked: &BTreeSet<&ObjectKey>, fence: &impl Fence) {
+    pub(crate) async fn restore_deferred(&self, marked: &BTreeSet<ObjectKey>, fence: &impl Fence) {
         let deferred = {
             let mut deferred = self.deferred.lock();
             deferred.retain(|rollout| marked.contains(rollout));

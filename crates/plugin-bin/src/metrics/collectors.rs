@@ -48,7 +48,7 @@ struct Values {
     is_synced: Option<bool>,
     /// Number of namespaces that are watched one by one; 0 if all are watched together.
     namespaces: Option<i64>,
-    /// Seconds since 1970; absent before the first response.
+    /// Seconds since 1970; absent before the first list.
     last_sign: Option<f64>,
     restarts: u64,
     objects: u64,
@@ -81,17 +81,16 @@ impl Values {
         let status = (watch.status)();
         let in_use = || status.scopes.iter().filter(|scope| scope.is_in_use);
         let is_any = !status.scopes.is_empty();
-        let silence = in_use().map(|scope| scope.silence);
-        let longest: Option<Vec<_>> = silence.collect();
-        let longest = longest.and_then(|all| all.into_iter().max());
+        let ages: Option<Vec<_>> = in_use().map(|scope| scope.age).collect();
+        let oldest = ages.and_then(|all| all.into_iter().max());
         Self {
             labels: WatchLabels {
                 cluster: watch.cluster,
                 kind: watch.kind,
             },
-            is_synced: is_any.then(|| longest.is_some_and(|silence| silence <= FRESH)),
+            is_synced: is_any.then(|| oldest.is_some_and(|age| age <= FRESH)),
             namespaces: is_any.then(|| in_use().filter(|it| it.namespace.is_some()).count() as i64),
-            last_sign: longest.map(|silence| now - silence.as_secs_f64()),
+            last_sign: oldest.map(|age| now - age.as_secs_f64()),
             restarts: status.scopes.iter().map(|scope| scope.restarts).sum(),
             objects: status.objects as u64,
             bytes: status.bytes as u64,
@@ -121,7 +120,7 @@ impl Collector for Watches {
         )?;
         family.gauge(
             "watch_last_sign_timestamp_seconds",
-            "Time of the last response of the API server on the watch",
+            "Time as of which the API server has confirmed the content of the cache",
             |it| it.last_sign,
         )?;
         family.counter(

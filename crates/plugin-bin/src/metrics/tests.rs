@@ -472,8 +472,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
         let scope = ScopeStatus {
             namespace: None,
             is_in_use: true,
-            is_synced: true,
-            silence: Some(Duration::from_secs(5)),
+            age: Some(Duration::from_secs(5)),
             restarts: 1,
             problem: None,
         };
@@ -569,14 +568,13 @@ async fn a_taken_port_causes_only_a_warning() {
     serve(address, Metrics::new(false)).await;
 }
 
-/// Checks the series of a kind whose scopes are in use or not, and have been silent for this many seconds.
+/// Checks the series of a kind whose scopes are in use or not, with objects of this age in seconds.
 #[track_caller]
 fn check_synced(scopes: &[(bool, Option<u64>)], expect: Option<&str>) {
-    let scopes = scopes.iter().map(|(is_in_use, silence)| ScopeStatus {
+    let scopes = scopes.iter().map(|(is_in_use, age)| ScopeStatus {
         namespace: None,
         is_in_use: *is_in_use,
-        is_synced: silence.is_some(),
-        silence: silence.map(Duration::from_secs),
+        age: age.map(Duration::from_secs),
         restarts: 0,
         problem: None,
     });

@@ -35,7 +35,7 @@ const NAME: usize = 236;
 /// The queued Events, and the posted Events of the last [`WINDOW`].
 #[derive(Default)]
 pub(super) struct Ledger {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Posting>,
     posted: HashMap<Identity, Posted>,
     objects: HashMap<EventObject, Bucket>,
     all: Option<Bucket>,
@@ -69,13 +69,6 @@ struct Identity {
     about: EventObject,
     reason: &'static str,
     message: String,
-}
-
-struct Waiting {
-    event: Event,
-    count: u32,
-    first: Timestamp,
-    last: Timestamp,
 }
 
 struct Posted {
@@ -122,11 +115,15 @@ impl Ledger {
         } else {
             self.waiting.pop_front()
         };
-        self.waiting.push_back(Waiting {
+        let base: String = event.about.key.name.chars().take(NAME).collect();
+        self.waiting.push_back(Posting {
             event,
+            is_repeat: false,
             count: 1,
             first: time,
             last: time,
+            // client-go names Events in this way.
+            name: format!("{base}.{:x}", time.as_nanosecond()),
         });
         oldest.map(|oldest| (oldest.event.reason, EventResult::Dropped))
     }
@@ -160,7 +157,13 @@ impl Ledger {
                 ended.push((waiting.event.reason, result));
                 continue;
             }
-            let posting = waiting.posting(earlier.as_deref());
+            let mut posting = waiting;
+            if let Some(posted) = earlier {
+                posting.is_repeat = true;
+                posting.count = posting.count.saturating_add(posted.count);
+                posting.first = posted.first;
+                posting.name.clone_from(&posted.name);
+            }
             all.take(ALL, now);
             let bucket = self.objects.entry(about);
             bucket
@@ -195,37 +198,6 @@ impl Ledger {
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 3] {
         [self.waiting.len(), self.posted.len(), self.objects.len()]
-    }
-}
-
-impl Waiting {
-    fn posting(self, earlier: Option<&Posted>) -> Posting {
-        let Self {
-            event,
-            count,
-            first,
-            last,
-        } = self;
-        let base: String = event.about.key.name.chars().take(NAME).collect();
-        match earlier {
-            Some(posted) => Posting {
-                event,
-                is_repeat: true,
-                count: posted.count.saturating_add(count),
-                first: posted.first,
-                last,
-                name: posted.name.clone(),
-            },
-            None => Posting {
-                event,
-                is_repeat: false,
-                count,
-                first,
-                last,
-                // client-go names Events in this way.
-                name: format!("{base}.{:x}", first.as_nanosecond()),
-            },
-        }
     }
 }
 

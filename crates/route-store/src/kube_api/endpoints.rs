@@ -14,12 +14,22 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::send::{Call, resource};
-use super::{Informer, Keep, Kept, KubeRouteStore, PAGE};
+use super::{Informer, KubeRouteStore, PAGE};
 use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointStream, endpoints_in, pods_of, slices_of,
+    Endpoint, EndpointReader, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in,
 };
 use crate::resources::{EndpointSlice, Pod};
-use crate::{FRESH, StoreError};
+use crate::{FRESH, Keep, Kept, StoreError};
+
+/// Returns the label selector of the slices of `services`.
+fn slices_of(services: &[&str]) -> String {
+    format!("{SERVICE_NAME} in ({})", services.join(","))
+}
+
+/// Returns the label selector of the Pods of a version.
+fn pods_of(hash: &str) -> String {
+    format!("{POD_HASH}={hash}")
+}
 
 impl EndpointReader for KubeRouteStore {
     async fn endpoints(
@@ -42,22 +52,11 @@ impl EndpointReader for KubeRouteStore {
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
         let call = Call::many::<Pod>("list", Some(namespace));
-        let mut params = ListParams::default().labels(&pods_of(hash)).limit(PAGE);
-        let mut uids = BTreeSet::new();
-        loop {
-            let request = resource::<Pod>(Some(namespace)).list_metadata(&params);
-            let page = self.send(&call, request).await?;
-            let items = page.get("items").and_then(Value::as_array);
-            for pod in items.into_iter().flatten() {
-                let uid = pod.pointer("/metadata/uid").and_then(Value::as_str);
-                uids.extend(uid.map(str::to_owned));
-            }
-            let token = page.pointer("/metadata/continue").and_then(Value::as_str);
-            match token {
-                Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(uids),
-            }
-        }
+        let params = ListParams::default().labels(&pods_of(hash));
+        let list = |params: &ListParams| resource::<Pod>(Some(namespace)).list_metadata(params);
+        let pods = self.list_pages(&call, params, list).await?;
+        let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
+        Ok(pods.iter().filter_map(uid).collect())
     }
 }
 
@@ -122,7 +121,7 @@ impl KubeRouteStore {
                 }
                 // Several changes at once yield one item.
                 while changes.try_recv().is_ok() {}
-                let known = informer.objects(&namespace, FRESH).ok();
+                let known = informer.objects(Some(&namespace), FRESH).ok();
                 let endpoints = known.map(|slices| {
                     let endpoints = slices.iter().map(|slice| slice.endpoints.iter().cloned());
                     endpoints.flatten().collect()
@@ -131,5 +130,19 @@ impl KubeRouteStore {
             },
         )
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_and_pods_are_selected_by_label() {
+        assert_eq!(
+            slices_of(&["web", "web-canary"]),
+            "kubernetes.io/service-name in (web,web-canary)"
+        );
+        assert_eq!(pods_of("6d4f"), "rollouts-pod-template-hash=6d4f");
     }
 }

@@ -1,7 +1,11 @@
 //! A cache of the objects of one kind that watches fill.
 //!
-//! An [`Informer`] watches one, some or all namespaces, keeps each object in the form of its [`Keep`], and knows the age of
-//! its content. Reads state the maximum age, so that no decision uses stale objects.
+//! An [`Informer`] watches one, some or all namespaces, and keeps each object in the form of its [`Keep`]. A read states the
+//! maximum age, and returns objects only if the API server has proven that they are not older, so that no decision uses stale
+//! objects. A proof is the answer to a request, and as old as the request: the end of a list proves the content as of the
+//! time at which the list was asked for, and a bookmark as of the time at which its watch was asked for. Nothing else is one.
+//! Events of a watch may have been in a buffer for as long as the process or a connection stood still, and a watch without
+//! changes opens and ends just like one that has been cut off from them.
 //!
 //! A list is applied page by page. Objects that the list lacks are removed after its last page (mark and sweep), so a
 //! partial list never looks like a complete one.
@@ -18,13 +22,13 @@ use std::time::Duration;
 use gloo_types::{ObjectKey, Resource as _};
 use tokio::sync::{broadcast, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
 use self::known::Known;
 use super::KubeRouteStore;
+use super::proof::Moment;
 use super::send::is_refusal;
-use super::watch::{Event, Keep, Scope, Watch};
-use crate::StoreError;
+use super::watch::{Event, Scope, Watch};
+use crate::{Change, Keep, StoreError};
 
 pub(crate) use self::known::compare;
 
@@ -40,26 +44,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// Number of changes that a subscriber may lag behind.
 const BACKLOG: usize = 1024;
 
-/// A change of a cached object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The object.
-    pub key: ObjectKey,
-    /// What happened to it.
-    pub kind: ChangeKind,
-}
-
-/// What happened to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It was added or changed, by any client.
-    Applied,
-    /// This process wrote it ([`Informer::put`]). The watch does not report the same version again.
-    Written,
-    /// It was deleted.
-    Deleted,
-}
-
 /// Why the objects of a namespace are unknown or stale.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unknown {
@@ -69,9 +53,9 @@ pub enum Unknown {
     /// The first list has not been answered.
     #[error("no answer yet")]
     NoAnswer,
-    /// The watch has received nothing for longer than the maximum age.
-    #[error("the watch has received nothing for {} s", .0.as_secs())]
-    Silent(Duration),
+    /// The API server has not proven that the objects are not older than the maximum age.
+    #[error("no watch or list has confirmed them for {} s", .0.as_secs())]
+    Unproven(Duration),
     /// The last request failed.
     #[error(transparent)]
     Failed(Arc<StoreError>),
@@ -82,7 +66,7 @@ impl Unknown {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Silent(_) => true,
+            Self::Unproven(_) => true,
             Self::Failed(error) => error.is_unavailable(),
             Self::NotWatched | Self::NoAnswer => false,
         }
@@ -107,10 +91,8 @@ pub struct ScopeStatus {
     pub namespace: Option<String>,
     /// Whether the cache counts on it: on the watch of all namespaces while that is open, or else on those of single ones.
     pub is_in_use: bool,
-    /// Whether a list was complete and a watch open at least once.
-    pub is_synced: bool,
-    /// Time since the watch last received something.
-    pub silence: Option<Duration>,
+    /// The age of the objects, at most; `None` before a list was complete and a watch open.
+    pub age: Option<Duration>,
     /// Number of lists and watches that ended with an error.
     pub restarts: u64,
     /// The error of the last request, if it failed.
@@ -131,8 +113,18 @@ struct Shared<K: Keep> {
     changes: broadcast::Sender<Change>,
     /// Notified after each event or error of a watch.
     news: watch::Sender<()>,
-    /// Whether all namespaces are watched; `None` before the first answer.
-    is_all: watch::Sender<Option<bool>>,
+    all: watch::Sender<All>,
+}
+
+/// The watch of all namespaces, on which those of single namespaces depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum All {
+    /// There is no answer yet.
+    Unknown,
+    /// It is open: the others end.
+    Open,
+    /// It failed, or is not wanted: the others run.
+    Replaced,
 }
 
 #[derive(Debug, Default)]
@@ -159,7 +151,7 @@ impl<K: Keep> Informer<K> {
             known: Mutex::new(Known::default()),
             changes,
             news: watch::Sender::new(()),
-            is_all: watch::Sender::new(None),
+            all: watch::Sender::new(All::Unknown),
         };
         Self {
             shared: Arc::new(shared),
@@ -167,7 +159,8 @@ impl<K: Keep> Informer<K> {
         }
     }
 
-    /// Watches all namespaces. While that fails, the cache has only the namespaces of [`Self::watch`].
+    /// Watches all namespaces. Until the list is complete, and while it fails, the cache has only the namespaces of
+    /// [`Self::watch`] and [`Self::watch_only`].
     ///
     /// Needs a Tokio runtime, like all methods that start a watch.
     pub fn watch_all(&self) {
@@ -176,15 +169,7 @@ impl<K: Keep> Informer<K> {
 
     /// Watches a namespace while that of all namespaces has failed.
     pub fn watch(&self, namespace: &str) {
-        let scope = Scope::Namespace(namespace.to_owned());
-        let shared = &self.shared;
-        self.spawn(&scope, || {
-            if *shared.is_all.borrow() == Some(false) {
-                // So that the first caller can wait for the list.
-                lock(&shared.known).begin(&scope);
-            }
-            run_instead_of_all(Arc::clone(shared), scope.clone())
-        });
+        self.start(Scope::Namespace(namespace.to_owned()));
     }
 
     /// Returns the namespaces that are watched one by one.
@@ -206,30 +191,37 @@ impl<K: Keep> Informer<K> {
                 self.end(&scope);
             }
         }
+        let all = match namespaces.is_empty() {
+            true => All::Unknown,
+            false => All::Replaced,
+        };
+        self.shared.all.send_replace(all);
         for namespace in namespaces {
-            self.start(Scope::Namespace(namespace.clone()));
+            self.watch(namespace);
         }
     }
 
+    /// Starts the task of a scope unless it has one.
     fn start(&self, scope: Scope) {
-        self.spawn(&scope, || run(Arc::clone(&self.shared), scope.clone()));
-    }
-
-    /// Spawns the task of a scope unless it has one.
-    fn spawn<T: Future<Output = ()> + Send + 'static>(
-        &self,
-        scope: &Scope,
-        task: impl FnOnce() -> T,
-    ) {
         let mut tasks = lock(&self.tasks);
         // A task only finishes by a panic; start it again then.
-        let running = tasks.running.get(scope);
+        let running = tasks.running.get(&scope);
         if running.is_some_and(|task| !task.is_finished()) {
             return;
         }
         while tasks.all.try_join_next().is_some() {}
-        let handle = tasks.all.spawn(task());
-        tasks.running.insert(scope.clone(), handle);
+        let shared = Arc::clone(&self.shared);
+        let handle = match &scope {
+            Scope::All => tasks.all.spawn(run(shared, scope.clone())),
+            Scope::Namespace(_) => {
+                if *shared.all.borrow() == All::Replaced {
+                    // So that the first caller can wait for the list.
+                    lock(&shared.known).begin(&scope);
+                }
+                tasks.all.spawn(run_instead_of_all(shared, scope.clone()))
+            }
+        };
+        tasks.running.insert(scope, handle);
     }
 
     fn end(&self, scope: &Scope) {
@@ -243,48 +235,45 @@ impl<K: Keep> Informer<K> {
     /// Returns a cached object, however stale.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K::Kept>> {
-        let known = lock(&self.shared.known);
-        known.objects.get(key).map(|entry| Arc::clone(&entry.kept))
+        lock(&self.shared.known).get(key)
     }
 
     /// Returns all cached objects, sorted by key, however stale.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K::Kept>> {
-        let known = lock(&self.shared.known);
-        let objects = known.objects.values();
-        objects.map(|entry| Arc::clone(&entry.kept)).collect()
+        lock(&self.shared.known).all()
     }
 
-    /// Returns all objects of a namespace, sorted by name, if they are not older than `age`.
+    /// Returns an object if it is not older than `age`; `None` if it does not exist.
     ///
     /// # Errors
     /// Returns [`Unknown`] otherwise.
-    pub fn objects(&self, namespace: &str, age: Duration) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+    pub fn find(&self, key: &ObjectKey, age: Duration) -> Result<Option<Arc<K::Kept>>, Unknown> {
         let known = lock(&self.shared.known);
-        known.check(Some(namespace), age, Instant::now())?;
-        Ok(known.of(namespace).map(Arc::clone).collect())
+        known.check(Some(&key.namespace), age, Moment::now())?;
+        Ok(known.get(key))
     }
 
-    /// Returns all objects of the namespaces that are watched, if they are not older than `age`.
-    ///
-    /// Unlike [`check`](Self::check) before [`all`](Self::all), it never returns the objects of other namespaces than it checked:
-    /// what is watched may change in between.
+    /// Returns all objects of a namespace, or of all that are watched, sorted by key, if they are not older than `age`.
     ///
     /// # Errors
     /// Returns [`Unknown`] otherwise.
-    pub fn checked(&self, age: Duration) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+    pub fn objects(
+        &self,
+        namespace: Option<&str>,
+        age: Duration,
+    ) -> Result<Vec<Arc<K::Kept>>, Unknown> {
         let known = lock(&self.shared.known);
-        known.check(None, age, Instant::now())?;
-        let objects = known.objects.values();
-        Ok(objects.map(|entry| Arc::clone(&entry.kept)).collect())
+        known.check(namespace, age, Moment::now())?;
+        Ok(match namespace {
+            Some(namespace) => known.of(namespace).map(Arc::clone).collect(),
+            None => known.all(),
+        })
     }
 
-    /// Checks that the objects of a namespace, or of all that are watched, are not older than `age`.
-    ///
-    /// # Errors
-    /// Returns [`Unknown`] otherwise.
-    pub fn check(&self, namespace: Option<&str>, age: Duration) -> Result<(), Unknown> {
-        lock(&self.shared.known).check(namespace, age, Instant::now())
+    /// Returns why the objects of a namespace, or of all that are watched, are not known to be younger than `age`.
+    pub(crate) fn check(&self, namespace: Option<&str>, age: Duration) -> Result<(), Unknown> {
+        lock(&self.shared.known).check(namespace, age, Moment::now())
     }
 
     /// Waits until the objects of a namespace, or of all that are watched, are listed and watched for the first time, or the
@@ -292,11 +281,8 @@ impl<K: Keep> Informer<K> {
     pub async fn settled(&self, namespace: Option<&str>) {
         let mut news = self.shared.news.subscribe();
         let is_pending = || {
-            let known = lock(&self.shared.known);
-            matches!(
-                known.check(namespace, Duration::MAX, Instant::now()),
-                Err(Unknown::NoAnswer | Unknown::NotWatched)
-            )
+            let why = self.check(namespace, Duration::MAX);
+            matches!(why, Err(Unknown::NoAnswer | Unknown::NotWatched))
         };
         while is_pending() {
             // Cannot fail: `self` has the sender.
@@ -331,7 +317,7 @@ impl<K: Keep> Informer<K> {
     /// Returns the state of the cache and its watches.
     #[must_use]
     pub fn status(&self) -> InformerStatus {
-        lock(&self.shared.known).status(Instant::now())
+        lock(&self.shared.known).status(Moment::now())
     }
 }
 
@@ -344,12 +330,15 @@ impl<K: Keep> Shared<K> {
     /// Notifies those who wait for an event or error of a watch.
     fn tell(&self, scope: &Scope) {
         if *scope == Scope::All
-            && let Some(all) = lock(&self.known).scopes.get(scope)
-            && (all.is_open() || all.has_failed())
+            && let Some(watched) = lock(&self.known).scopes.get(scope)
+            && (watched.is_open() || watched.has_failed())
         {
-            let is_all = Some(all.is_open());
-            self.is_all
-                .send_if_modified(|it| std::mem::replace(it, is_all) != is_all);
+            let all = match watched.is_open() {
+                true => All::Open,
+                false => All::Replaced,
+            };
+            self.all
+                .send_if_modified(|it| std::mem::replace(it, all) != all);
         }
         self.news.send_replace(());
     }
@@ -362,16 +351,16 @@ impl<K: Keep> Shared<K> {
     }
 }
 
-/// Runs the watch of a namespace whenever that of all namespaces has failed. It ends only when the other one is open, so that
-/// no moment is without a watch.
+/// Runs the watch of a namespace whenever that of all namespaces has failed or is not wanted. It ends only when the other one
+/// is open, so that no moment is without a watch.
 async fn run_instead_of_all<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
-    let mut is_all = shared.is_all.subscribe();
+    let mut all = shared.all.subscribe();
     // Waiting cannot fail: `shared` has the sender.
     loop {
-        let _ = is_all.wait_for(|it| *it == Some(false)).await;
+        let _ = all.wait_for(|it| *it == All::Replaced).await;
         // In its own allocation, because most of these tasks only wait.
         let watching = Box::pin(run(Arc::clone(&shared), scope.clone()));
-        let is_open = is_all.wait_for(|it| *it == Some(true));
+        let is_open = all.wait_for(|it| *it == All::Open);
         futures::future::select(watching, Box::pin(is_open)).await;
         shared.end(&scope);
     }
@@ -393,8 +382,14 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
     loop {
         match watch.next().await {
             Ok(event) => {
-                let is_last = matches!(event, Event::Page { is_last: true, .. });
-                let changes = lock(&shared.known).apply(&scope, task, event, Instant::now());
+                let is_last = matches!(
+                    event,
+                    Event::Page {
+                        proven: Some(_),
+                        ..
+                    }
+                );
+                let changes = lock(&shared.known).apply(&scope, task, event);
                 shared.report(changes);
                 if is_last {
                     let count = lock(&shared.known).count(&scope);

@@ -125,13 +125,13 @@ impl KubeRouteStore {
     ) -> Result<Bytes, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
         let (context, permit) = (RequestContext::current(), Permit::current());
-        let limit = Limit::new(&context, Instant::now(), self.access.request_timeout);
-        let end = limit.end();
+        let (end, late) = limit(call, context.deadline, self.access.request_timeout);
         if end <= Instant::now() {
-            return Err(call.late(limit));
+            return Err(late);
         }
-        let client = timeout_at(end, self.client()).await;
-        let client = client.map_err(|_| call.late(limit))?;
+        let Ok(client) = timeout_at(end, self.client()).await else {
+            return Err(late);
+        };
         let client = client.map_err(|error| call.unreachable(error))?;
         let mut tries = 1;
         let mut last = None;
@@ -148,7 +148,7 @@ impl KubeRouteStore {
             };
             let asked = self.ask(client, call, request.clone(), end);
             let Ok(asked) = timeout_at(end, asked).await else {
-                return Err(call.late(limit));
+                return Err(late);
             };
             let refused = match asked {
                 Ok(answer) => {
@@ -243,49 +243,17 @@ impl KubeRouteStore {
     }
 }
 
-/// When a request ends.
-#[derive(Clone, Copy)]
-pub(super) enum Limit {
-    /// At its own timeout.
-    Timeout { end: Instant, after: Duration },
-    /// At the earlier deadline of its call.
-    Call { end: Instant },
-}
-
-impl Limit {
-    /// The limit of a request that starts at `now`.
-    fn new(context: &RequestContext, now: Instant, timeout: Duration) -> Self {
-        let of_timeout = Self::Timeout {
-            end: now + timeout,
-            after: timeout,
-        };
-        let Some(deadline) = context.deadline else {
-            return of_timeout;
-        };
-        let end = deadline.checked_sub(RESERVE).unwrap_or(now);
-        if end < now + timeout {
-            Self::Call { end }
-        } else {
-            of_timeout
-        }
-    }
-
-    fn end(self) -> Instant {
-        match self {
-            Self::Timeout { end, .. } | Self::Call { end } => end,
-        }
+/// When a request ends, and the error at that time.
+fn limit(call: &Call, deadline: Option<Instant>, after: Duration) -> (Instant, StoreError) {
+    let (verb, what, now) = (call.verb, call.what.clone(), Instant::now());
+    let of_call = deadline.map(|deadline| deadline.checked_sub(RESERVE).unwrap_or(now));
+    match of_call.filter(|end| *end < now + after) {
+        Some(end) => (end, StoreError::CallEnded { verb, what }),
+        None => (now + after, StoreError::Timeout { verb, what, after }),
     }
 }
 
 impl Call {
-    fn late(&self, limit: Limit) -> StoreError {
-        let (verb, what) = (self.verb, self.what.clone());
-        match limit {
-            Limit::Timeout { after, .. } => StoreError::Timeout { verb, what, after },
-            Limit::Call { .. } => StoreError::CallEnded { verb, what },
-        }
-    }
-
     fn withdrawn(&self) -> StoreError {
         let (verb, what) = (self.verb, self.what.clone());
         StoreError::Withdrawn { verb, what }

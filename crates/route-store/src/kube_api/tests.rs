@@ -16,6 +16,7 @@ use gloo_types::RouteTable;
 use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
+mod age;
 mod informer;
 mod overload;
 mod watch;
@@ -419,7 +420,7 @@ async fn a_forbidden_create_names_the_missing_permission() {
 /// Reads a table from `answers`. Returns the result, the milliseconds that it took, and the number of tries.
 async fn tried(answers: Vec<(u16, Value)>) -> (String, u128, usize) {
     let (store, sent) = store(answers);
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let outcome = store.read(&ObjectKey::new("mesh", "web")).await;
     let took = start.elapsed().as_millis();
     let shown = match outcome {
@@ -538,7 +539,7 @@ async fn a_request_ends_before_the_deadline_of_its_call() {
     let reports = Arc::new(Reports::default());
     let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
     let check = async |left: Option<u64>, expect: &[&str]| {
-        let deadline = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
+        let deadline = left.map(|left| Instant::now() + Duration::from_millis(left));
         let context = RequestContext {
             deadline,
             ..RequestContext::default()

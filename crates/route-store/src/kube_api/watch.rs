@@ -1,15 +1,17 @@
 //! List and watch of the objects of a kind: a list, page by page, then every change.
 //!
-//! The watcher of kube-runtime does not report bookmarks and reopened watches. Without them, a namespace without changes
-//! cannot be distinguished from a dead connection, and the age of cached objects is unknown.
+//! The watcher of kube-runtime does not report bookmarks. Without them, a namespace without changes cannot be distinguished
+//! from a dead connection, and the age of cached objects is unknown.
 //!
 //! [`Keep`] decodes objects directly from the text of an answer into their cached form. The answer is never parsed to a tree
 //! of values, which takes four times the memory of the text for tables.
 
 use std::error::Error;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures::future::{Either, select};
 use futures::{StreamExt, stream::BoxStream};
 use gloo_types::{Document, ObjectKey, Resource};
 use kube::core::WatchEvent;
@@ -21,39 +23,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::KubeRouteStore;
 use super::client_error::Answered;
+use super::proof::Moment;
 use super::send::{Call, resource};
-use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
-
-/// Decodes the objects of a kind to the form in which an [`Informer`](super::Informer) keeps them.
-pub trait Keep: Send + Sync + 'static {
-    /// The kind.
-    type Kind: Resource;
-    /// The cached form of one object.
-    type Kept: Kept;
-    /// Maximum number of objects in one page of a list.
-    const PAGE: u32;
-
-    /// Decodes the JSON text of an object.
-    ///
-    /// # Errors
-    /// Returns `Err` if it is not an object of the kind. The whole list fails then, because the set of objects would be
-    /// incomplete.
-    fn keep(&self, object: &str) -> Result<Self::Kept, Box<dyn Error + Send + Sync>>;
-}
-
-/// The cached form of one object.
-pub trait Kept: Send + Sync + 'static {
-    /// Namespace and name.
-    fn key(&self) -> &ObjectKey;
-
-    /// `metadata.resourceVersion`.
-    fn version(&self) -> &str;
-
-    /// Returns an estimate of its memory, in bytes.
-    fn size(&self) -> usize {
-        size_of_val(self)
-    }
-}
+use crate::{Keep, Kept, Outcome, Priority, StoreError, with_priority};
 
 /// The [`Keep`] of whole documents, without `metadata.managedFields`.
 #[derive(Debug)]
@@ -86,8 +58,15 @@ impl<K: Resource> Kept for Document<K> {
     }
 }
 
-/// `timeoutSeconds` of a watch, after which the API server closes the connection and the next one is opened.
-const ROUND: u32 = 60;
+/// `timeoutSeconds` of a watch, after which the API server closes the connection and the next one is opened. The bookmark
+/// before its end proves the content of the cache as of its beginning, so the age stays below two rounds.
+const ROUND: u32 = 25;
+/// How long a watch is open without an event until the version of the kind is asked for. An API server sends a bookmark only if
+/// it knows a newer version than the one with which the watch began, and this request lets API servers from 1.34 on learn one.
+const PROBE_AFTER: Duration = Duration::from_secs(12);
+/// The age of the content from which on a watch is not opened again, and a list proves the content instead, because no bookmark
+/// has come.
+const LIST_AFTER: Duration = Duration::from_secs(50);
 /// The minimum time between the openings of two connections, because a proxy may close each of them at once, and between a
 /// list and the next one if the watch expires. A connection that was open for longer is reopened without a pause, in which
 /// changes would be seen late.
@@ -119,22 +98,36 @@ struct Source<K> {
 }
 
 enum State {
-    /// The next request is a list: the first page, or the page of a `continue` token.
-    Listing(Option<String>),
+    /// The next request is a list.
+    Listing(Listing),
     /// The next request is a watch. All changes up to the position's version have been reported.
     Watching(Position),
+}
+
+/// A list that is not complete.
+#[derive(Default)]
+struct Listing {
+    /// When the first page was asked for; `None` before it.
+    asked: Option<Moment>,
+    /// The token of the next page; `None` for the first one.
+    token: Option<String>,
 }
 
 struct Position {
     /// When the list was complete.
     listed: Instant,
     version: String,
+    /// The content is proven as of this moment.
+    proven: Moment,
     open: Option<Open>,
 }
 
 /// An open watch.
 struct Open {
-    since: Instant,
+    /// When it was asked for.
+    asked: Moment,
+    /// Whether there was no event yet.
+    is_quiet: bool,
     events: BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>,
 }
 
@@ -148,15 +141,17 @@ pub(super) enum Event<T> {
         version: String,
         /// Whether it is the first page. A list that cannot be continued starts again.
         is_first: bool,
-        /// Whether it is the last page.
-        is_last: bool,
+        /// On the last page: when the first page was asked for. The list has all changes up to then.
+        proven: Option<Moment>,
     },
+    /// A watch is open. It may be silent, or send only what it has sent long ago.
+    Opened,
     /// An object was added or changed.
     Applied(T),
     /// An object was deleted, with the version of its deletion.
     Deleted(ObjectKey, String),
-    /// There is no change up to this version: a bookmark, or the watch was opened or closed.
-    Quiet(String),
+    /// A bookmark: all changes up to this version are reported, and all up to the moment at which the watch was asked for.
+    Proven(String, Moment),
 }
 
 impl<K: Keep> Watch<K> {
@@ -174,14 +169,13 @@ impl<K: Keep> Watch<K> {
                 scope,
                 labels,
             },
-            state: State::Listing(None),
+            state: State::Listing(Listing::default()),
         }
     }
 
-    /// Waits for the next event. While the API server answers, there is at least one event each minute, possibly
-    /// [`Event::Quiet`]. After an error, back off and call it again: it continues at the same position. A version that the API
-    /// server no longer has is not an error, because an API server that restarted has none of the old ones: the list follows at
-    /// once.
+    /// Waits for the next event. After an error, back off and call it again: it continues at the same position. A version that
+    /// the API server no longer has is not an error, because an API server that restarted has none of the old ones: the list
+    /// follows at once.
     ///
     /// # Errors
     /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if it does not answer or
@@ -194,16 +188,16 @@ impl<K: Keep> Watch<K> {
         match &mut self.state {
             State::Watching(position) if is_expired(error) => {
                 let is_new = position.listed.elapsed() < PAUSE;
-                self.state = State::Listing(None);
+                self.state = State::Listing(Listing::default());
                 if is_new { next } else { self.request().await }
             }
             State::Watching(position) => {
                 position.open = None;
                 next
             }
-            State::Listing(token) => {
+            State::Listing(listing) => {
                 if is_expired(error) {
-                    *token = None;
+                    *listing = Listing::default();
                 }
                 next
             }
@@ -211,127 +205,176 @@ impl<K: Keep> Watch<K> {
     }
 
     async fn request(&mut self) -> Result<Event<K::Kept>, StoreError> {
-        match &mut self.state {
-            State::Listing(token) => {
-                let (page, next) = self.source.page(token.clone()).await?;
-                self.state = next;
-                Ok(page)
+        loop {
+            match &mut self.state {
+                State::Listing(listing) => {
+                    let (page, next) = self.source.page(listing).await?;
+                    self.state = next;
+                    return Ok(page);
+                }
+                State::Watching(Position {
+                    open: None, proven, ..
+                }) if Moment::now().since(proven) >= LIST_AFTER => {
+                    self.state = State::Listing(Listing::default());
+                }
+                State::Watching(position) => match &mut position.open {
+                    None => {
+                        position.open = Some(self.source.open(&position.version).await?);
+                        return Ok(Event::Opened);
+                    }
+                    Some(open) => match self.source.event(open, &mut position.version).await? {
+                        Some(event) => {
+                            if let Event::Proven(_, moment) = &event {
+                                position.proven = *moment;
+                            }
+                            return Ok(event);
+                        }
+                        None => {
+                            sleep_until(open.asked.monotonic + PAUSE).await;
+                            position.open = None;
+                        }
+                    },
+                },
             }
-            State::Watching(position) => self.source.event(position).await,
         }
     }
 }
 
 impl<K: Keep> Source<K> {
-    async fn page(&self, token: Option<String>) -> Result<(Event<K::Kept>, State), StoreError> {
+    async fn page(&self, listing: &mut Listing) -> Result<(Event<K::Kept>, State), StoreError> {
         let call = self.call("list");
-        let is_first = token.is_none();
+        let asked = *listing.asked.get_or_insert_with(Moment::now);
         let params = ListParams {
             label_selector: self.labels.clone(),
-            continue_token: token,
+            continue_token: listing.token.clone(),
             ..ListParams::default().limit(K::PAGE)
         };
         let request = resource::<K::Kind>(self.scope.namespace()).list(&params);
-        let context = RequestContext {
-            priority: Priority::List,
-            ..RequestContext::default()
-        };
-        let answer = with_context(context, self.store.send_for_bytes(&call, request)).await?;
+        let answer = self.store.send_for_bytes(&call, request);
+        let answer = with_priority(Priority::List, answer).await?;
         let page: Page<'_> = serde_json::from_slice(&answer)
             .map_err(|error| call.failed(kube::Error::SerdeError(error)))?;
         let objects = page.items.iter().map(|item| self.keep(&call, item));
         let objects = objects.collect::<Result<_, _>>()?;
         let version = page.metadata.resource_version;
         let token = page.metadata.next.filter(|token| !token.is_empty());
-        let is_last = token.is_none();
-        let next = match token {
-            Some(token) => State::Listing(Some(token)),
-            None => State::Watching(Position {
-                listed: Instant::now(),
-                version: version.clone(),
-                open: None,
-            }),
-        };
         let page = Event::Page {
             objects,
-            version,
-            is_first,
-            is_last,
+            version: version.clone(),
+            is_first: listing.token.is_none(),
+            proven: token.is_none().then_some(asked),
+        };
+        let next = match token {
+            Some(_) => State::Listing(Listing {
+                asked: Some(asked),
+                token,
+            }),
+            None => State::Watching(Position {
+                listed: Instant::now(),
+                version,
+                proven: asked,
+                open: None,
+            }),
         };
         Ok((page, next))
     }
 
-    async fn event(&self, position: &mut Position) -> Result<Event<K::Kept>, StoreError> {
+    /// Opens a watch of the changes after this version.
+    async fn open(&self, version: &str) -> Result<Open, StoreError> {
         let call = self.call("watch");
-        let Position { version, open, .. } = position;
-        let Some(Open { since, events }) = open else {
-            let params = WatchParams {
-                label_selector: self.labels.clone(),
-                ..WatchParams::default().timeout(ROUND)
-            };
-            let request = resource::<K::Kind>(self.scope.namespace()).watch(&params, version);
-            let request = request.map_err(|error| call.unreachable(error))?;
-            let since = Instant::now();
-            let opened = self.store.within(&call, Duration::ZERO, async {
-                let client = self.store.client().await;
-                let client = client.map_err(|error| call.unreachable(error))?;
-                let end = Instant::now() + self.store.access.request_timeout;
-                let mut sent = self.store.sent(&call, end);
-                let opened = client.request_events(request).await;
-                sent.outcome = Some(match &opened {
-                    Ok(_) => Outcome::Answered(200),
-                    Err(kube::Error::Api(status)) => Outcome::Answered(status.code),
-                    Err(_) => Outcome::Connection,
-                });
-                opened.map_err(|error| call.failed(error))
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            ..WatchParams::default().timeout(ROUND)
+        };
+        let request = resource::<K::Kind>(self.scope.namespace()).watch(&params, version);
+        let request = request.map_err(|error| call.unreachable(error))?;
+        let asked = Moment::now();
+        let opened = self.store.within(&call, Duration::ZERO, async {
+            let client = self.store.client().await;
+            let client = client.map_err(|error| call.unreachable(error))?;
+            let end = asked.monotonic + self.store.access.request_timeout;
+            let mut sent = self.store.sent(&call, end);
+            let opened = client.request_events(request).await;
+            sent.outcome = Some(match &opened {
+                Ok(_) => Outcome::Answered(200),
+                Err(kube::Error::Api(status)) => Outcome::Answered(status.code),
+                Err(_) => Outcome::Connection,
             });
-            let events = opened.await?.boxed();
-            *open = Some(Open { since, events });
-            self.store.gate.answered();
-            return Ok(Event::Quiet(version.clone()));
-        };
+            opened.map_err(|error| call.failed(error))
+        });
+        let events = opened.await?.boxed();
+        self.store.gate.answered();
+        Ok(Open {
+            asked,
+            is_quiet: true,
+            events,
+        })
+    }
+
+    /// Waits for the next event of a watch; `None` at its end.
+    async fn event(
+        &self,
+        open: &mut Open,
+        version: &mut String,
+    ) -> Result<Option<Event<K::Kept>>, StoreError> {
+        let call = self.call("watch");
         let round = Duration::from_secs(ROUND.into());
-        let next = async { Ok(events.next().await) };
-        let Some(event) = self.store.within(&call, round, next).await? else {
-            let next = *since + PAUSE;
-            *open = None;
-            sleep_until(next).await;
-            return Ok(Event::Quiet(version.clone()));
+        let next = async { Ok(open.events.next().await) };
+        let next = pin!(self.store.within(&call, round, next));
+        let event = if open.is_quiet {
+            let probe = pin!(self.probe(open.asked.monotonic));
+            match select(next, probe).await {
+                Either::Left((event, _)) => event,
+                Either::Right(((), next)) => next.await,
+            }
+        } else {
+            next.await
         };
-        let event = match event {
-            Ok(event) => event,
-            Err(error) => {
-                sleep_until(*since + PAUSE).await;
+        open.is_quiet = false;
+        let event = match event? {
+            None => return Ok(None),
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
+                sleep_until(open.asked.monotonic + PAUSE).await;
                 return Err(call.failed(error));
             }
         };
         if !matches!(event, WatchEvent::Error(_)) {
             self.store.gate.answered();
         }
-        match event {
+        Ok(Some(match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let object = self.keep(&call, &object)?;
                 object.version().clone_into(version);
-                Ok(Event::Applied(object))
+                Event::Applied(object)
             }
             WatchEvent::Deleted(object) => {
                 let deleted: Deleted = serde_json::from_str(object.get())
                     .map_err(|error| StoreError::unreadable::<K::Kind>(&call.what, error))?;
-                let Meta {
-                    namespace,
-                    name,
-                    resource_version,
-                } = deleted.metadata;
-                version.clone_from(&resource_version);
-                let key = ObjectKey::new(namespace, name);
-                Ok(Event::Deleted(key, resource_version))
+                let meta = deleted.metadata;
+                version.clone_from(&meta.resource_version);
+                let key = ObjectKey::new(meta.namespace, meta.name);
+                Event::Deleted(key, meta.resource_version)
             }
             WatchEvent::Bookmark(bookmark) => {
                 *version = bookmark.metadata.resource_version;
-                Ok(Event::Quiet(version.clone()))
+                Event::Proven(version.clone(), open.asked)
             }
-            WatchEvent::Error(status) => Err(call.failed(kube::Error::Api(status))),
+            WatchEvent::Error(status) => return Err(call.failed(kube::Error::Api(status))),
+        }))
+    }
+
+    /// Asks for the version of the kind, some time after a watch was opened.
+    async fn probe(&self, opened: Instant) {
+        sleep_until(opened + PROBE_AFTER).await;
+        if !self.store.begins_probe(K::Kind::KIND, opened) {
+            return;
         }
+        let request = resource::<K::Kind>(self.scope.namespace());
+        let request = request.list(&ListParams::default().limit(1));
+        let call = self.call("list");
+        let answer = self.store.send_for_bytes(&call, request);
+        drop(with_priority(Priority::List, answer).await);
     }
 
     fn keep(&self, call: &Call, object: &RawValue) -> Result<K::Kept, StoreError> {

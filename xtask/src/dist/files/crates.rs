@@ -52,7 +52,7 @@ fn embed(sh: &Shell, packed: &[PathBuf]) -> anyhow::Result<()> {
     let patches = NAMES.map(|name| format!("{name} = {{ path = \"{name}-{version}\" }}\n"));
     let manifest = format!(
         "[package]\nname = \"outside\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nanyhow = \"1\"\n\
-        gloo-router = \"{version}\"\ntokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\"] }}\n\
+        gloo-router = {{ version = \"{version}\", features = [\"kube\"] }}\ntokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\"] }}\n\
         [lints.clippy]\nprint_stdout = \"warn\"\n[patch.crates-io]\n{}",
         patches.concat()
     );

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::managed_routes::mirror_rollout;
 use super::races::Leader;
 use super::*;
-use crate::background::Watched;
+use crate::background::{Presence, Watched, forget_deleted};
 
 const NOTHING: [&str; 0] = [];
 const PATCH: &str = "patch routetables mesh/shop";
@@ -52,11 +52,15 @@ impl World {
         let store = Arc::new(store);
         let router = GlooRouter::new(store.clone(), policy);
         let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
-        let (running, maintained) = (store.clone(), router.clone());
+        let (running, watched, maintained) = (store.clone(), store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
             tokio::spawn(async move {
-                join(maintained.maintain(), maintained.check_deferred(&Leader)).await;
+                let deferred = async {
+                    let marks = watched.first_marks().await;
+                    maintained.restore_deferred(&marks, &Leader).await;
+                };
+                join(forget_deleted(&maintained, &*watched), deferred).await;
             }),
         ];
         Self {
@@ -446,7 +450,7 @@ async fn d_9_without_permission_to_watch_every_call_reads() {
         assert_eq!(requests, expect);
     }
     let status = world.store.tables().status();
-    assert!(status.scopes.iter().all(|scope| !scope.is_synced));
+    assert!(status.scopes.iter().all(|scope| scope.age.is_none()));
     // The permission is granted while the process runs.
     world.api.behave(|api| api.faults.clear());
     sleep(Duration::from_secs(40)).await;
@@ -511,6 +515,27 @@ async fn c_1_single_namespaces_are_watched_whatever_happens_to_the_lists_of_all(
     for first in [Forbidden, Broken, Lost, Hangs] {
         check_single_namespaces(&[first, Forbidden, Broken, Lost, Hangs]).await;
     }
+}
+
+/// C-4
+#[tokio::test(start_paused = true)]
+async fn a_rollout_is_absent_only_if_that_is_proven() {
+    let world = World::new().await;
+    let metadata = json!({"namespace": "shop", "name": "web"});
+    world.api.put("rollouts", json!({"metadata": metadata}));
+    sleep(Duration::from_secs(1)).await;
+    let presence = |name: &str| world.store.presence(&ObjectKey::new("shop", name));
+    let exists = Presence::Exists { uses_plugin: false };
+    assert_eq!(
+        (presence("web"), presence("gone")),
+        (exists, Presence::Absent)
+    );
+    world.api.behave(|api| api.is_frozen = true);
+    sleep(FRESH * 2).await;
+    assert_eq!(
+        (presence("web"), presence("gone")),
+        (Presence::Unknown, Presence::Unknown)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,16 +1,16 @@
 //! The objects and watches that an informer knows, without tasks and locks.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_types::ObjectKey;
-use tokio::time::Instant;
 
-use super::super::watch::{Event, Kept, Scope};
-use super::{Change, ChangeKind, InformerStatus, ScopeStatus, Unknown};
-use crate::{FRESH, StoreError};
+use super::super::proof::Moment;
+use super::super::watch::{Event, Scope};
+use super::{InformerStatus, ScopeStatus, Unknown};
+use crate::{Change, ChangeKind, FRESH, Kept, StoreError};
 
 /// The cache without tasks and locks. Time is an argument.
 ///
@@ -45,15 +45,14 @@ struct Written {
 pub(super) struct Watched {
     /// Number of the task that watches the scope. Events of an earlier task are ignored.
     task: u64,
-    /// Number of the current list, or of the last one.
+    /// Number of the current list, or of the last one; 0 before the first page of the first one.
     list: u64,
-    is_listing: bool,
-    /// Whether a list was complete once.
-    is_listed: bool,
+    /// Whether a list was complete, and a watch open after it, once.
+    is_synced: bool,
     /// All changes up to this version are applied; empty before the first page.
     version: String,
-    /// When the watch last received something; `None` before a list was complete and a watch open once.
-    received: Option<Instant>,
+    /// The content has all changes up to this moment; `None` before a list was complete.
+    proven: Option<Moment>,
     restarts: u64,
     problem: Option<Arc<StoreError>>,
 }
@@ -61,7 +60,7 @@ pub(super) struct Watched {
 impl Watched {
     /// Whether a list was complete, a watch is open, and no request has failed since.
     pub(super) fn is_open(&self) -> bool {
-        self.received.is_some() && self.problem.is_none()
+        self.is_synced && self.problem.is_none()
     }
 
     fn is_forbidden(&self) -> bool {
@@ -70,22 +69,23 @@ impl Watched {
 
     /// Whether it cannot be expected to open: it never did, or is forbidden now. Otherwise a failed watch continues soon.
     pub(super) fn has_failed(&self) -> bool {
-        self.is_forbidden() || self.received.is_none() && self.problem.is_some()
+        self.is_forbidden() || !self.is_synced && self.problem.is_some()
     }
 
-    fn why(&self, silence: Unknown) -> Unknown {
+    /// The age of the content, at most; `None` before a list was complete and a watch open.
+    fn age(&self, now: Moment) -> Option<Duration> {
+        let proven = self.proven.filter(|_| self.is_synced);
+        proven.map(|proven| now.since(&proven))
+    }
+
+    fn check(&self, longest: Duration, now: Moment) -> Result<(), Unknown> {
+        let why = match self.age(now) {
+            Some(age) if age <= longest => return Ok(()),
+            Some(_) => Unknown::Unproven(longest),
+            None => Unknown::NoAnswer,
+        };
         let problem = self.problem.as_ref();
-        problem.map_or(silence, |error| Unknown::Failed(Arc::clone(error)))
-    }
-
-    pub(super) fn check(&self, age: Duration, now: Instant) -> Result<(), Unknown> {
-        match self.received {
-            None => Err(self.why(Unknown::NoAnswer)),
-            Some(received) if now.saturating_duration_since(received) > age => {
-                Err(self.why(Unknown::Silent(age)))
-            }
-            Some(_) => Ok(()),
-        }
+        Err(problem.map_or(why, |error| Unknown::Failed(Arc::clone(error))))
     }
 }
 
@@ -120,13 +120,7 @@ impl<T: Kept> Known<T> {
     }
 
     /// Applies an event of a task, and returns the changes of objects.
-    pub(super) fn apply(
-        &mut self,
-        scope: &Scope,
-        task: u64,
-        event: Event<T>,
-        now: Instant,
-    ) -> Vec<Change> {
+    pub(super) fn apply(&mut self, scope: &Scope, task: u64, event: Event<T>) -> Vec<Change> {
         let begun = self.begun + 1;
         let Some(watched) = self.scopes.get_mut(scope) else {
             return Vec::new();
@@ -140,46 +134,38 @@ impl<T: Kept> Known<T> {
                 objects,
                 version,
                 is_first,
-                is_last,
+                proven,
             } => {
                 if is_first {
                     self.begun = begun;
                     watched.list = begun;
-                    watched.is_listing = true;
                 }
                 watched.version.clone_from(&version);
+                watched.proven = proven.or(watched.proven);
                 let list = watched.list;
-                if is_last {
-                    watched.is_listing = false;
-                    // Only the end of a list proves that all objects are up to date. After the first list, the watch must
-                    // open before the objects count as known.
-                    if watched.is_listed {
-                        watched.received = Some(now);
-                    }
-                    watched.is_listed = true;
-                }
                 let mut changes: Vec<Change> = objects
                     .into_iter()
                     .filter_map(|object| self.listed(object, list))
                     .collect();
-                if is_last {
+                if proven.is_some() {
                     changes.extend(self.sweep(scope, list, &version));
                 }
                 changes
             }
+            Event::Opened => {
+                watched.is_synced = true;
+                Vec::new()
+            }
             Event::Applied(object) => {
-                watched.received = Some(now);
                 object.version().clone_into(&mut watched.version);
                 self.applied(object).into_iter().collect()
             }
             Event::Deleted(key, version) => {
-                watched.received = Some(now);
                 watched.version.clone_from(&version);
                 self.deleted(&key, &version).into_iter().collect()
             }
-            Event::Quiet(version) => {
-                watched.received = Some(now);
-                watched.version = version;
+            Event::Proven(version, moment) => {
+                (watched.version, watched.proven) = (version, Some(moment));
                 Vec::new()
             }
         }
@@ -262,7 +248,7 @@ impl<T: Kept> Known<T> {
     pub(super) fn put(&mut self, object: T) -> Option<Change> {
         // Without a list or watch, a later deletion of the object would not be seen.
         let scope = self.scope_of(object.key())?;
-        if !scope.is_listing && !scope.is_listed {
+        if scope.list == 0 {
             return None;
         }
         let is_reported = compare(object.version(), &scope.version).is_some_and(Ordering::is_le);
@@ -323,6 +309,16 @@ impl<T: Kept> Known<T> {
         own.or_else(|| self.scopes.get(&Scope::All))
     }
 
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        let entry = self.objects.get(key)?;
+        Some(Arc::clone(&entry.kept))
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
+        let entries = self.objects.values();
+        entries.map(|entry| Arc::clone(&entry.kept)).collect()
+    }
+
     pub(super) fn of(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
         let first = ObjectKey::new(namespace, "");
         let objects = self.objects.range(first..);
@@ -338,25 +334,27 @@ impl<T: Kept> Known<T> {
         }
     }
 
+    /// Checks the age of the objects of a namespace, or of all that are watched.
     pub(super) fn check(
         &self,
         namespace: Option<&str>,
         age: Duration,
-        now: Instant,
+        now: Moment,
     ) -> Result<(), Unknown> {
         let all = self.scopes.get(&Scope::All);
-        let all = all.map_or(Err(Unknown::NotWatched), |all| all.check(age, now));
-        let (Some(namespace), Err(why)) = (namespace, &all) else {
-            let mut in_use = self.in_use(age, now).peekable();
-            return match in_use.peek() {
-                Some(_) => in_use.try_for_each(|(_, watched)| watched.check(age, now)),
-                None => all,
-            };
+        let Err(why) = all.map_or(Err(Unknown::NotWatched), |all| all.check(age, now)) else {
+            return Ok(());
         };
-        let scope = Scope::Namespace(namespace.to_owned());
-        match self.scopes.get(&scope) {
-            Some(watched) => watched.check(age, now),
-            None => Err(why.clone()),
+        let narrow = match namespace {
+            Some(namespace) => {
+                let scope = Scope::Namespace(namespace.to_owned());
+                Vec::from_iter(self.scopes.get(&scope))
+            }
+            None => self.narrow().map(|(_, watched)| watched).collect(),
+        };
+        match narrow.is_empty() {
+            true => Err(why),
+            false => narrow.into_iter().try_for_each(|it| it.check(age, now)),
         }
     }
 
@@ -367,31 +365,23 @@ impl<T: Kept> Known<T> {
         scope.namespace().is_none() && scopes.any(is_open)
     }
 
-    /// The watches that the cache counts on. That of all namespaces, if nothing else can be watched or it is not older than
-    /// `age`. A namespace that is forbidden belongs to others, for whom this process is not there.
-    fn in_use(&self, age: Duration, now: Instant) -> impl Iterator<Item = (&Scope, &Watched)> {
-        let is_all = |scope: &Scope| scope.namespace().is_none();
-        let mut scopes = self.scopes.iter();
-        let has_all = scopes.any(|(scope, it)| is_all(scope) && it.check(age, now).is_ok());
-        let narrow = move |(scope, it): &(&Scope, &Watched)| !is_all(scope) && !it.is_forbidden();
-        let has_narrow = self.scopes.iter().any(|it| narrow(&it));
-        self.scopes
-            .iter()
-            .filter(move |it| match has_all || !has_narrow {
-                true => is_all(it.0),
-                false => narrow(it),
-            })
+    /// The watches of single namespaces. One that is forbidden belongs to others, for whom this process is not there.
+    fn narrow(&self) -> impl Iterator<Item = (&Scope, &Watched)> {
+        let scopes = self.scopes.iter();
+        scopes.filter(|(scope, it)| **scope != Scope::All && !it.is_forbidden())
     }
 
-    pub(super) fn status(&self, now: Instant) -> InformerStatus {
-        let in_use: BTreeSet<&Scope> = self.in_use(FRESH, now).map(|(scope, _)| scope).collect();
+    pub(super) fn status(&self, now: Moment) -> InformerStatus {
+        let all = self.scopes.get(&Scope::All);
+        let counts_on_all = all.is_some_and(|all| all.check(FRESH, now).is_ok());
+        let counts_on_all = counts_on_all || self.narrow().next().is_none();
         let scopes = self.scopes.iter().map(|(scope, watched)| ScopeStatus {
             namespace: scope.namespace().map(str::to_owned),
-            is_in_use: in_use.contains(scope),
-            is_synced: watched.received.is_some(),
-            silence: watched
-                .received
-                .map(|received| now.saturating_duration_since(received)),
+            is_in_use: match scope {
+                Scope::All => counts_on_all,
+                Scope::Namespace(_) => !counts_on_all && !watched.is_forbidden(),
+            },
+            age: watched.age(now),
             restarts: watched.restarts,
             problem: watched.problem.clone(),
         });

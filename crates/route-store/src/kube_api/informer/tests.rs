@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::super::watch::Kept;
 use super::*;
+use crate::{ChangeKind, FRESH, Kept};
 
 /// An object with a key and a version.
 #[derive(Debug)]
@@ -31,31 +31,31 @@ fn named(name: &str, version: &str) -> Named {
     Named(key(name), version.to_owned())
 }
 
-/// A cache of all namespaces, and the time.
+/// A cache of all namespaces, and the time of the last request.
 struct World {
     known: Known<Named>,
     task: u64,
-    now: Instant,
+    asked: Moment,
 }
 
 impl World {
     fn new() -> Self {
         let mut known = Known::default();
         let task = known.begin(&Scope::All);
-        let now = Instant::now();
-        Self { known, task, now }
+        let asked = Moment::now();
+        Self { known, task, asked }
     }
 
     /// A cache after its first list, with an open watch.
     fn synced(objects: &[(&str, &str)], version: &str) -> Self {
         let mut world = Self::new();
         world.list(objects, version);
-        world.receive(Event::Quiet(version.to_owned()));
+        world.receive(Event::Opened);
         world
     }
 
     fn receive(&mut self, event: Event<Named>) -> Vec<Change> {
-        self.known.apply(&Scope::All, self.task, event, self.now)
+        self.known.apply(&Scope::All, self.task, event)
     }
 
     fn page(
@@ -70,12 +70,18 @@ impl World {
             objects: objects.collect(),
             version: version.to_owned(),
             is_first,
-            is_last,
+            proven: is_last.then_some(self.asked),
         })
     }
 
     fn list(&mut self, objects: &[(&str, &str)], version: &str) -> Vec<Change> {
         self.page(objects, version, true, true)
+    }
+
+    /// Receives the bookmark of a watch that was asked for `seconds` after the list.
+    fn bookmark(&mut self, seconds: u64) {
+        let asked = self.asked.after(seconds, 0);
+        self.receive(Event::Proven("9".to_owned(), asked));
     }
 
     fn apply(&mut self, name: &str, version: &str) {
@@ -98,7 +104,7 @@ impl World {
 
     /// Returns the fresh objects after `seconds`, or why they are unknown.
     fn after(&self, seconds: u64) -> String {
-        let now = self.now + Duration::from_secs(seconds);
+        let now = self.asked.after(seconds, 0);
         let age = Duration::from_secs(75);
         match self.known.check(None, age, now) {
             Ok(()) => self.shown(),
@@ -128,7 +134,7 @@ fn objects_are_known_after_a_list_and_an_open_watch() {
     assert!(world.after(0).contains("not found"));
     world.list(&[("b", "2"), ("a", "1")], "5");
     assert_eq!(world.after(0), "? no answer yet");
-    world.receive(Event::Quiet("5".to_owned()));
+    world.receive(Event::Opened);
     assert_eq!(world.after(0), "a@1 b@2");
     world.apply("c", "6");
     world.delete("a", "7");
@@ -139,14 +145,34 @@ fn objects_are_known_after_a_list_and_an_open_watch() {
 fn pages_of_a_list_do_not_refresh_the_cache_before_the_last_one() {
     let mut world = World::synced(&[("a", "1")], "5");
     assert_eq!(world.after(75), "a@1");
-    assert_eq!(world.after(76), "? the watch has received nothing for 75 s");
+    let unproven = "? no watch or list has confirmed them for 75 s";
+    assert_eq!(world.after(76), unproven);
     world.fail();
     assert!(world.after(76).contains("not found"));
-    world.now += Duration::from_secs(70);
+    world.asked = world.asked.after(70, 0);
     world.page(&[("a", "1")], "9", true, false);
     assert!(world.after(6).starts_with('?'));
     world.page(&[], "9", false, true);
     assert_eq!(world.after(75), "a@1");
+}
+
+/// C-2
+#[test]
+fn only_bookmarks_prove_the_content_and_as_of_the_request() {
+    let mut world = World::synced(&[("a", "1")], "5");
+    let check = |world: &World, fresh: u64| {
+        assert_eq!(world.after(fresh), world.shown());
+        assert!(world.after(fresh + 1).starts_with("? no watch"));
+    };
+    world.apply("b", "6");
+    world.delete("a", "7");
+    world.receive(Event::Opened);
+    check(&world, 75);
+    world.bookmark(25);
+    check(&world, 100);
+    let suspended = world.asked.after(26, 600);
+    let why = world.known.check(None, FRESH, suspended).unwrap_err();
+    assert!(matches!(why, Unknown::Unproven(FRESH)), "{why}");
 }
 
 #[test]
@@ -265,7 +291,7 @@ fn events_of_a_replaced_task_are_ignored() {
     let late = world.task;
     world.task = world.known.begin(&Scope::All);
     let event = Event::Deleted(key("a"), "6".to_owned());
-    world.known.apply(&Scope::All, late, event, world.now);
+    world.known.apply(&Scope::All, late, event);
     world.check("a@1");
     assert_eq!(world.known.end(&Scope::All).len(), 1);
     world.check("");

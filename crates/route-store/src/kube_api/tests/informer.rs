@@ -4,7 +4,8 @@ use futures::StreamExt as _;
 
 use super::watch::{line, list, version};
 use super::*;
-use crate::kube_api::informer::{ChangeKind, Informer, Unknown};
+use crate::ChangeKind;
+use crate::kube_api::informer::{Informer, Unknown};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -82,7 +83,7 @@ async fn without_permission_for_all_namespaces_named_ones_are_watched() {
     assert!(matches!(why, Unknown::Failed(_)), "{why:?}");
     tables.watch("mesh");
     tables.settled(Some("mesh")).await;
-    assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
+    assert_eq!(tables.objects(Some("mesh"), HOUR).unwrap().len(), 1);
     tables.check(None, HOUR).unwrap();
     let sent = lines(&sent);
     assert!(sent[0].contains("/v2/routetables?"), "{sent:?}");
@@ -102,7 +103,7 @@ async fn a_namespace_is_not_watched_if_all_namespaces_are() {
     tables.settled(None).await;
     tables.watch("mesh");
     assert_eq!(tables.status().scopes.len(), 1);
-    assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
+    assert_eq!(tables.objects(Some("mesh"), HOUR).unwrap().len(), 1);
     assert!(lines(&sent).len() <= 2, "{sent:?}");
 }
 
@@ -118,7 +119,7 @@ async fn objects_of_a_namespace_that_is_no_longer_watched_are_dropped() {
     assert_eq!(names(&tables), "mesh/web");
     tables.watch_only(&[].into());
     assert_eq!(names(&tables), "");
-    let why = tables.objects("mesh", HOUR).unwrap_err();
+    let why = tables.objects(Some("mesh"), HOUR).unwrap_err();
     assert!(matches!(why, Unknown::NotWatched), "{why:?}");
     assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Applied);
     assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Deleted);

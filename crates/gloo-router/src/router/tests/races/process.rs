@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::*;
 use super::world::{What, World, unreachable};
-use crate::background::{self, Settings, Watched};
+use crate::background::{self, Presence, Settings, Watched};
 use crate::collect::Marked;
 
 /// How long a call waits for the first lists after the start.
@@ -85,24 +85,10 @@ pub(super) fn start(world: &Arc<World>, name: &'static str) -> Arc<GlooRouter<Pr
         request_timeout: world.setup.request_timeout,
     };
     let fence = Arc::new(Lease(Arc::clone(&process)));
-    let (runs, watched, fenced) = (router.clone(), process.clone(), fence.clone());
+    let (runs, watched, fenced) = (router.clone(), process.clone(), fence);
     router.spawn(async move { background::run(settings, &runs, watched, fenced).await });
-    let (checks, starting) = (router.clone(), process.clone());
-    router.spawn(async move {
-        starting.filled().await;
-        let marked = starting.marks();
-        let marked = marked.iter().flat_map(|it| &it.rollouts).collect();
-        checks.restore_deferred(&marked, &*fence).await;
-    });
-    let (forgets, mut changes) = (router.clone(), process.rollouts.subscribe());
-    router.spawn(async move {
-        while let Ok(change) = changes.recv().await {
-            if change.kind == ChangeKind::Deleted {
-                forgets.memory.forget(&change.key);
-                forgets.background.standing().forget(&change.key);
-            }
-        }
-    });
+    let (forgets, watched) = (router.clone(), process.clone());
+    router.spawn(async move { background::forget_deleted(&forgets, &*watched).await });
     world.wait(format!("{name} lists"), What::Lists(process));
     router
 }
@@ -354,6 +340,16 @@ impl Observer for Process {
 }
 
 impl Watched for Process {
+    async fn run(&self) {
+        pending::<()>().await;
+    }
+
+    async fn first_marks(&self) -> BTreeSet<ObjectKey> {
+        self.filled().await;
+        let marks = self.marks().into_iter();
+        marks.flat_map(|it| it.rollouts).collect()
+    }
+
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
         self.cache().tables.get(table).cloned()
     }
@@ -387,9 +383,16 @@ impl Watched for Process {
         Vec::new()
     }
 
-    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+    fn presence(&self, rollout: &ObjectKey) -> Presence {
         let cache = self.cache();
-        Some(cache.rollouts.get(rollout)?.plugin.is_some())
+        let cached = cache.rollouts.get(rollout);
+        match cached {
+            _ if !self.is_filled() => Presence::Unknown,
+            None => Presence::Absent,
+            Some(cached) => Presence::Exists {
+                uses_plugin: cached.plugin.is_some(),
+            },
+        }
     }
 
     fn deselects(&self, _rollout: &ObjectKey, _table: &ObjectKey) -> bool {
