@@ -9,12 +9,13 @@ mod flags;
 mod input;
 mod install;
 mod output;
-mod passes;
 mod plan;
 mod restore;
 mod routes;
 mod simulate;
 mod status;
+mod trial;
+mod update;
 mod validate;
 mod world;
 

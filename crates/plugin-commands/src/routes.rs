@@ -1,11 +1,15 @@
 //! Summarises where each route of a RouteTable leads.
 
 use gloo_types::{
-    DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
+    DestinationReference, HttpRoute, MirrorPolicyDoc, ObjectReference, PortSelector, RouteTableDoc,
     effective_weights,
 };
+use rollouts_rpc::Rollout;
 use route_planner::managed_by;
 use serde::Serialize;
+
+/// How many percent points the canary's weight may differ from the one that the controller asks for.
+const TOLERATED: u32 = 5;
 
 /// The destinations of one route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -20,6 +24,16 @@ pub(super) struct RouteState {
     pub(super) destinations: Vec<Share>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) copies: Vec<Copies>,
+    /// The weight that the controller asks for and the one that the route has, in percent of the Rollout's share, if they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rounded: Option<Rounded>,
+}
+
+/// A weight that a route cannot have exactly, because its shares are whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Rounded {
+    asked: u32,
+    gets: u32,
 }
 
 /// The destination of copies of a route's requests.
@@ -37,23 +51,59 @@ pub(super) struct Share {
     /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
     /// documents at least 1.
     pub(super) weight: Option<u32>,
+    #[serde(skip)]
+    reference: Option<ObjectReference>,
 }
 
 impl RouteState {
+    /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
+    /// [`TOLERATED`].
+    pub(super) fn compare(&mut self, rollout: &Rollout, weight: i32) -> Option<String> {
+        let services = rollout.services().filter(|_| self.managed_by.is_none())?;
+        let max = u32::try_from(rollout.max_traffic_weight()).ok()?.max(1);
+        let weight = u32::try_from(weight).ok()?;
+        let weights = rollout.status.canary.weights.as_ref();
+        let share = |service: &str| -> Option<u32> {
+            let is_it = |share: &&Share| share.reference.as_ref().is_some_and(|it| it.name == service);
+            let mut found = self.destinations.iter().filter(is_it);
+            match (found.next(), found.next()) {
+                (None, _) => Some(0),
+                (Some(share), None) => Some(share.weight.unwrap_or(0)),
+                // Subsets of one Service.
+                _ => None,
+            }
+        };
+        let canary = share(services.canary)?;
+        let mut all = canary + share(services.stable)?;
+        for other in weights.iter().flat_map(|it| &it.additional) {
+            all += share(&other.service_name)?;
+        }
+        let asked = u32::try_from(u64::from(weight) * 100 / u64::from(max)).ok()?;
+        let gets = (canary * 100 + all / 2).checked_div(all)?;
+        self.rounded = (asked != gets).then_some(Rounded { asked, gets });
+        (asked.abs_diff(gets) > TOLERATED).then(|| {
+            format!(
+                "RouteTable {}: route {}: the controller asks for {asked} percent of the Rollout's traffic for the canary, and the canary gets {gets}: weights are whole percents of the route, and the Rollout has a share of {all}; give it a larger share, or use fewer weights",
+                self.table, self.route
+            )
+        })
+    }
+
     pub(super) fn shares(&self) -> String {
         let shares = self.destinations.iter();
-        let shares = shares.map(
-            |Share {
-                 destination,
-                 weight,
-             }| match weight {
-                Some(weight) => format!("{destination} {weight}"),
-                None => format!("{destination} unset"),
-            },
-        );
+        let shares = shares.map(|it| match it.weight {
+            Some(weight) => format!("{} {weight}", it.destination),
+            None => format!("{} unset", it.destination),
+        });
         let copies = self.copies.iter();
         let copies = copies.map(|it| format!("copies to {} {}", it.destination, it.percentage));
-        shares.chain(copies).collect::<Vec<_>>().join(", ")
+        let text = shares.chain(copies).collect::<Vec<_>>().join(", ");
+        match self.rounded {
+            Some(Rounded { asked, gets }) => {
+                format!("{text} (canary {gets} % of the Rollout's share, asked for {asked} %)")
+            }
+            None => text,
+        }
     }
 }
 
@@ -73,12 +123,15 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
             route,
             managed_by: None,
             destinations: shares
-                .map(|(destination, weight)| Share {
+                .zip(destinations)
+                .map(|((destination, weight), it)| Share {
                     destination,
                     weight,
+                    reference: it.reference.clone(),
                 })
                 .collect(),
             copies: Vec::new(),
+            rounded: None,
         }
     };
     let mut states = Vec::new();

@@ -1,5 +1,6 @@
 //! `simulate`: runs a whole update, step by step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gloo_router::from_rpc;
@@ -10,19 +11,22 @@ use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::passes::{Pass, Trial, Update, unmatched_entries};
+use super::controller::ControllerRelease;
 use super::routes::{RouteState, routes};
+use super::trial::{Trial, unmatched_entries};
+use super::update::{Call, Event, Pass, Update};
 use super::world::Source;
 
 /// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
 ///
-/// The calls are those of the controller, from one version at rest to the next. At the end it reports whether every table is
-/// again what its owner wrote.
+/// The calls are those of the controller, from one version at rest to the next. Pauses, analyses and experiments succeed, and all
+/// Pods of a version become available together. At the end it reports whether every table is again what its owner wrote.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   simulate -f rollout.yaml -f shop.yaml             a whole update
   simulate -f deploy/ --abort-at 2                  one that is aborted at step 2
+  simulate -f deploy/ --abort-at 2 --retry          and then started again
   simulate shop/reviews                             a Rollout and its tables in the cluster
 
 Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
@@ -34,6 +38,23 @@ pub(crate) struct Args {
     /// Abort at this step, counted from 0, instead of finishing.
     #[arg(long, value_name = "INDEX")]
     abort_at: Option<usize>,
+
+    /// Start again after the abort has ended.
+    #[arg(long, requires = "abort_at")]
+    retry: bool,
+
+    /// Promote in full at this step, as `kubectl argo rollouts promote --full` does.
+    #[arg(long, value_name = "INDEX", conflicts_with = "abort_at")]
+    promote_full_at: Option<usize>,
+
+    /// Apply another version at this step.
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["abort_at", "promote_full_at"])]
+    new_version_at: Option<usize>,
+
+    /// Release of the Argo Rollouts controller, such as 1.10.2. Default: that of the cluster, if Rollouts or tables are read from
+    /// it and the controller is in namespace argo-rollouts; otherwise the newest that is tested.
+    #[arg(long, value_name = "RELEASE")]
+    controller_release: Option<ControllerRelease>,
 
     #[command(flatten)]
     source: Source,
@@ -54,6 +75,8 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct PassReport {
     pub(super) at: String,
+    #[serde(skip)]
+    pub(super) step: Option<usize>,
     calls: Vec<String>,
     pub(super) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,9 +100,14 @@ pub(super) enum End {
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
-    let update = Update::new(&subject);
+    let release = args.source.release(args.controller_release).await;
+    let update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
+    let event = args.event();
+    if let Some((step, _)) = event {
+        update.require_step(step)?;
+    }
     let trial = Trial::new(&store, args.source.policy(), &subject);
-    let passes = update.passes(args.abort_at);
+    let passes = update.passes(event);
     let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
     let unmatched = match config {
         Ok(config) => unmatched_entries(&config, &store).await,
@@ -100,13 +128,26 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     })
 }
 
+impl Args {
+    /// Returns what happens at which step.
+    fn event(&self) -> Option<(usize, Event)> {
+        let abort = if self.retry { Event::Retry } else { Event::Abort };
+        let events = [
+            (self.abort_at, abort),
+            (self.promote_full_at, Event::PromoteFull),
+            (self.new_version_at, Event::NewVersion),
+        ];
+        events.into_iter().find_map(|(step, event)| Some((step?, event)))
+    }
+}
+
 /// Runs an update until its end, or until the plugin refuses a call.
 pub(super) async fn run_update(
     trial: &Trial<'_>,
     store: &Arc<MemoryRouteStore>,
     passes: &[Pass],
 ) -> anyhow::Result<Report> {
-    let mut reports = Vec::new();
+    let mut reports: Vec<PassReport> = Vec::new();
     let rollout = passes.first().map(|pass| &pass.rollout);
     let rollout = rollout.map(from_rpc::key);
     let before = objects(store, |table| match &rollout {
@@ -114,14 +155,16 @@ pub(super) async fn run_update(
         None => table,
     });
     let before = before.await?;
-    let mut is_stuck = false;
+    let mut is_stuck = passes.last().is_none_or(|pass| !pass.is_end());
+    let mut without_pods = WithoutPods::default();
     for (index, pass) in passes.iter().enumerate() {
         let mut rollout = pass.rollout.clone();
         rollout.metadata.resource_version = index.to_string();
         let mut report = PassReport {
             at: pass.at.clone(),
+            step: pass.step,
             calls: Vec::new(),
-            warnings: Vec::new(),
+            warnings: without_pods.warnings(pass),
             refused: None,
             routes: Vec::new(),
         };
@@ -138,9 +181,15 @@ pub(super) async fn run_update(
         let tables = store.tables()?;
         let states = tables.iter().flat_map(|table| routes(table, &policies));
         report.routes = states.collect();
-        is_stuck = report.refused.is_some();
-        reports.push(report);
-        if is_stuck {
+        if let Some(Call::SetWeight(weight, _)) = pass.calls.last() {
+            report.warnings.extend(report.routes.iter_mut().filter_map(|route| route.compare(&rollout, *weight)));
+        }
+        let is_refused = report.refused.is_some();
+        is_stuck |= is_refused;
+        if !reports.last().is_some_and(|last| report.repeats(last, pass)) {
+            reports.push(report);
+        }
+        if is_refused {
             break;
         }
     }
@@ -156,6 +205,57 @@ pub(super) async fn run_update(
         passes: reports,
         end,
     })
+}
+
+impl PassReport {
+    /// Whether this pass says nothing that `last` has not said.
+    fn repeats(&self, last: &Self, pass: &Pass) -> bool {
+        (pass.is_waiting || self.at == last.at)
+            && self.calls == last.calls
+            && self.routes == last.routes
+            && self.warnings.iter().all(|warning| last.warnings.contains(warning))
+            && self.refused.is_none()
+    }
+}
+
+/// What steps lose because the canary has no Pods.
+#[derive(Default)]
+struct WithoutPods {
+    /// Managed routes that were lost, each once.
+    lost: BTreeSet<String>,
+}
+
+impl WithoutPods {
+    fn warnings(&mut self, pass: &Pass) -> Vec<String> {
+        let steps = pass.rollout.steps();
+        let Some((index, step)) = pass.step.and_then(|index| Some((index, steps.get(index)?))).filter(|_| pass.lacks_pods) else {
+            return Vec::new();
+        };
+        let mut warnings = Vec::new();
+        if pass.calls.contains(&Call::RemoveManagedRoutes) {
+            let mut set = BTreeSet::new();
+            for step in steps.iter().take(index + 1) {
+                let header = step.set_header_route.as_ref().map(|it| (&it.name, it.matches.is_empty()));
+                let mirror = step.set_mirror_route.as_ref().map(|it| (&it.name, it.matches.is_empty()));
+                for (name, is_removal) in header.into_iter().chain(mirror) {
+                    if is_removal { set.remove(name); } else { set.insert(name); }
+                }
+            }
+            for name in set {
+                if self.lost.insert(name.clone()) {
+                    warnings.push(format!(
+                        "the canary has no Pods, so the controller removes managed route {name} in its next reconcile, and no later step sets it again: start a Pod before with setCanaryScale: {{replicas: 1}}"
+                    ));
+                }
+            }
+        }
+        if let Some(weight) = step.set_weight.filter(|weight| *weight > 0 && !pass.is_waiting) {
+            warnings.push(format!(
+                "setWeight {weight} has no effect: the canary has no Pods, because of setCanaryScale or replicas: 0"
+            ));
+        }
+        warnings
+    }
 }
 
 /// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.

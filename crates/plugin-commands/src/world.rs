@@ -6,8 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use gloo_router::{Policy, from_rpc};
-use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
-use rollouts_rpc::{Rollout, error_chain};
+use gloo_types::{
+    DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable,
+    RouteTableDoc,
+};
+use rollouts_rpc::Rollout;
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
     RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
@@ -15,7 +18,7 @@ use route_store::{
 use serde_json::{Value, json};
 
 use super::controller::{self, ControllerRelease, Pong};
-use super::input::{self, Manifest, Unreadable, path};
+use super::input::{self, Manifest, Unreadable};
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.
@@ -191,16 +194,12 @@ impl Source {
                 return Err(error.into());
             }
             for manifest in &manifests {
-                self.put(&store, manifest)
-                    .map_err(|error| unreadable_manifest(manifest, &error))?;
+                self.put(&store, manifest)?;
             }
             let subjects = manifests.iter().filter(|it| self.is_subject(it));
             let subjects = subjects.map(|manifest| {
-                let located = |error: Mistyped| Unreadable {
-                    spot: manifest.spot(&path(&error.path)),
-                    reason: error_chain(&error),
-                };
-                self.subject(&manifest.value).map_err(located)
+                let subject = self.subject(&manifest.value);
+                subject.map_err(|error| manifest.unreadable(&error.path, &error))
             });
             self.pick(name, subjects.collect::<Result<_, _>>()?)?
         };
@@ -221,24 +220,33 @@ impl Source {
         manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
     }
 
-    /// Adds those tables and policies among `manifests` to `store` that can be parsed.
-    pub(super) fn fill_what_parses(&self, store: &MemoryRouteStore, manifests: &[Manifest]) {
-        for manifest in manifests {
-            let _ = self.put(store, manifest);
-        }
-    }
-
-    fn put(&self, store: &MemoryRouteStore, manifest: &Manifest) -> Result<(), StoreError> {
+    /// Adds a table, a policy or a Service to `store`. Other kinds are ignored.
+    ///
+    /// # Errors
+    /// Returns `Err` if it cannot be read. It is not added then.
+    pub(super) fn put(
+        &self,
+        store: &MemoryRouteStore,
+        manifest: &Manifest,
+    ) -> Result<(), Unreadable> {
         let object = || self.with_namespace(&manifest.value);
-        match manifest.kind() {
-            RouteTable::KIND => store.put(object()).map(drop),
-            MirrorPolicy::KIND => store.put_policy(object()).map(drop),
+        let read = |read: Result<(), DocumentError>| read.map_err(|it| manifest.unreadable(it.path(), &it));
+        let stored = match manifest.kind() {
+            RouteTable::KIND => {
+                read(RouteTableDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
+                store.put(object()).map(drop)
+            }
+            MirrorPolicy::KIND => {
+                read(MirrorPolicyDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
+                store.put_policy(object()).map(drop)
+            }
             // Knative has Services, too.
             "Service" if manifest.value.get("apiVersion") == Some(&json!("v1")) => {
                 store.put_service(object()).map(drop)
             }
             _ => Ok(()),
-        }
+        };
+        stored.map_err(|error| manifest.unreadable("", &error))
     }
 
     fn pick(&self, name: Option<&str>, mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
@@ -330,8 +338,14 @@ impl Source {
         Ok(manifests.collect())
     }
 
-    /// Returns the release of the cluster's controller, if it can be read.
-    pub(super) async fn controller_release(&self) -> Option<ControllerRelease> {
+    /// Returns the release of the controller: `named`, or that of the cluster if the cluster is read.
+    pub(super) async fn release(
+        &self,
+        named: Option<ControllerRelease>,
+    ) -> Option<ControllerRelease> {
+        if named.is_some() || !self.is_live() {
+            return named;
+        }
         let clusters = self.clusters();
         let client = clusters.local.client().await.ok()?;
         let deployed = controller::deployed(client, controller::NAMESPACE).await;
@@ -391,12 +405,5 @@ pub(super) async fn policies(store: &KubeRouteStore) -> Result<Vec<MirrorPolicyD
     match store.policies().await {
         Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),
         policies => policies,
-    }
-}
-
-fn unreadable_manifest(manifest: &Manifest, error: &StoreError) -> Unreadable {
-    Unreadable {
-        spot: manifest.spot(&[]),
-        reason: error_chain(error),
     }
 }
