@@ -76,7 +76,10 @@ impl TrafficRouter for Recorder {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification> {
-        let result = self.router.verify_weight(rollout, desired, additional).await;
+        let result = self
+            .router
+            .verify_weight(rollout, desired, additional)
+            .await;
         let call = "VerifyWeight".to_owned();
         self.record(rollout, call, result).await
     }

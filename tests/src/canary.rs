@@ -240,12 +240,7 @@ impl Canary {
         Ok(Self::of(cluster, controller, namespace, NAME))
     }
 
-    fn of(
-        cluster: &Cluster,
-        controller: &Controller,
-        namespace: &str,
-        name: &'static str,
-    ) -> Self {
+    fn of(cluster: &Cluster, controller: &Controller, namespace: &str, name: &'static str) -> Self {
         let client = cluster.client();
         let reconciles = Reconciles::new(controller.log(), namespace, name);
         Self {
@@ -301,7 +296,8 @@ impl Canary {
     /// Returns `Err` if neither happens before the deadline.
     pub async fn paused_or_healthy(&self) -> Result<Option<usize>> {
         let paused = |rollout: &DynamicObject| {
-            let index = usize::try_from(rollout.data["status"]["currentStepIndex"].as_u64()?).ok()?;
+            let index =
+                usize::try_from(rollout.data["status"]["currentStepIndex"].as_u64()?).ok()?;
             let pause = &rollout.data["spec"]["strategy"]["canary"]["steps"][index]["pause"];
             let is_paused = rollout.data["status"]["pauseConditions"].is_array();
             (is_paused && pause["duration"].is_null()).then_some(index)
@@ -342,7 +338,11 @@ impl Canary {
     ///
     /// The controller writes the result of a reconcile to its cache, over a change that arrived meanwhile, and misses that
     /// change until the next one. Users are never fast enough for this, but tests are.
-    async fn settled(&self, what: &str, mut wanted: impl FnMut(&DynamicObject) -> bool) -> Result<()> {
+    async fn settled(
+        &self,
+        what: &str,
+        mut wanted: impl FnMut(&DynamicObject) -> bool,
+    ) -> Result<()> {
         eventually(what, async || {
             let rollout = self.rollouts.get(self.name).await?;
             ensure!(wanted(&rollout), "{rollout:#?}");

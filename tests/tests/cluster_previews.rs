@@ -61,7 +61,14 @@ impl Case {
         let mut rng = Rng::with_seed(seed);
         let release = usize::from(seed % 4 != 0);
         let is_new = release > 0;
-        let max = *choose(&mut rng, if is_new { &[100, 100, 100, 10, 1000] } else { &[100] });
+        let max = *choose(
+            &mut rng,
+            if is_new {
+                &[100, 100, 100, 10, 1000]
+            } else {
+                &[100]
+            },
+        );
         let steps = rng.usize(1..=7);
         let steps: Vec<Value> = (0..steps).map(|_| step(&mut rng, is_new, max)).collect();
         let is_dynamic = rng.u8(..3) == 0;
@@ -81,8 +88,15 @@ impl Case {
         } else {
             canary["abortScaleDownDelaySeconds"] = json!(1);
         }
-        let pauses: Vec<usize> = (0..steps.len()).filter(|it| steps[*it]["pause"] == json!({})).collect();
-        let events = [Event::Abort, Event::Retry, Event::PromoteFull, Event::NewVersion];
+        let pauses: Vec<usize> = (0..steps.len())
+            .filter(|it| steps[*it]["pause"] == json!({}))
+            .collect();
+        let events = [
+            Event::Abort,
+            Event::Retry,
+            Event::PromoteFull,
+            Event::NewVersion,
+        ];
         let event = (!pauses.is_empty() && rng.u8(..4) > 0)
             .then(|| (*choose(&mut rng, &pauses), *choose(&mut rng, &events)));
         Self {
@@ -112,13 +126,18 @@ impl Case {
     }
 
     /// Plays the update with a controller, and returns its passes.
-    async fn play(&self, cluster: &Cluster, controller: &Controller, record: &Path) -> Result<Vec<Pass>> {
-        let canary = Canary::create(cluster, controller, &self.namespace(), &self.objects()?).await?;
+    async fn play(
+        &self,
+        cluster: &Cluster,
+        controller: &Controller,
+        record: &Path,
+    ) -> Result<Vec<Pass>> {
+        let canary =
+            Canary::create(cluster, controller, &self.namespace(), &self.objects()?).await?;
         canary
             .with_slow_pods(cluster, async {
                 canary.healthy().await?;
-                let before = self.recorded(record)?.len();
-                canary.change_image(IMAGE).await?;
+                canary.change_spec(version(IMAGE)).await?;
                 let mut event = self.event;
                 while let Some(step) = canary.paused_or_healthy().await? {
                     let what = event.filter(|(at, _)| *at == step).map(|(_, what)| what);
@@ -128,7 +147,9 @@ impl Case {
                     match what {
                         None => canary.promote().await?,
                         Some(Event::PromoteFull) => canary.promote_fully().await?,
-                        Some(Event::NewVersion) => canary.change_image(ANOTHER_IMAGE).await?,
+                        Some(Event::NewVersion) => {
+                            canary.change_spec(version(ANOTHER_IMAGE)).await?
+                        }
                         Some(what) => {
                             canary.abort().await?;
                             canary.aborted().await?;
@@ -140,7 +161,7 @@ impl Case {
                         }
                     }
                 }
-                passes(&self.recorded(record)?[before..])
+                passes(&self.recorded(record)?)
             })
             .await
     }
@@ -149,17 +170,28 @@ impl Case {
     fn recorded(&self, record: &Path) -> Result<Vec<Value>> {
         let lines = fs::read_to_string(record)?;
         let namespace = self.namespace();
+        // The last line may be incomplete.
+        let (lines, _) = lines.rsplit_once('\n').unwrap_or_default();
         let calls = lines.lines().filter(|line| line.contains(&namespace));
         let calls: Vec<Value> = calls.map(serde_json::from_str).collect::<Result<_, _>>()?;
-        Ok(calls.into_iter().filter(|call| call["namespace"] == *namespace).collect())
+        Ok(calls
+            .into_iter()
+            .filter(|call| call["namespace"] == *namespace)
+            .collect())
     }
 
     /// Plays the update with `simulate`, and returns its passes.
     async fn simulate(&self, cluster: &Cluster, directory: &Path) -> Result<Vec<Pass>> {
         let path = directory.join(format!("{}.json", self.seed));
-        fs::write(&path, json!({ "kind": "List", "items": self.objects()? }).to_string())?;
+        fs::write(
+            &path,
+            json!({ "kind": "List", "items": self.objects()? }).to_string(),
+        )?;
         let release = RELEASES[self.release].version();
-        let mut line = format!("simulate -f {} -o json --controller-release {release}", path.display());
+        let mut line = format!(
+            "simulate -f {} -o json --controller-release {release}",
+            path.display()
+        );
         if let Some((step, event)) = self.event {
             line += &match event {
                 Event::Abort => format!(" --abort-at {step}"),
@@ -169,21 +201,37 @@ impl Case {
             };
         }
         let answer = run(cluster.kubeconfig(), &line).await?;
-        let report: Value = serde_json::from_str(&answer.stdout).with_context(|| answer.stderr.clone())?;
-        let passes = report["passes"].as_array().context("no passes")?.iter().map(|pass| {
-            let calls = pass["calls"].as_array().into_iter().flatten();
-            let routes = pass["routes"].as_array().into_iter().flatten().map(|route| {
-                let shares = route["destinations"].as_array().into_iter().flatten();
-                let shares = shares.map(|it| share(&it["destination"], &it["weight"])).collect();
-                described(&route["route"], shares)
+        let report: Value =
+            serde_json::from_str(&answer.stdout).with_context(|| answer.stderr.clone())?;
+        let passes = report["passes"]
+            .as_array()
+            .context("no passes")?
+            .iter()
+            .map(|pass| {
+                let calls = pass["calls"].as_array().into_iter().flatten();
+                let routes = pass["routes"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|route| {
+                        let shares = route["destinations"].as_array().into_iter().flatten();
+                        let shares = shares
+                            .map(|it| share(&it["destination"], &it["weight"]))
+                            .collect();
+                        described(&route["route"], shares)
+                    });
+                let calls = calls.filter_map(Value::as_str);
+                let calls = calls.map(|call| {
+                    call.split(' ')
+                        .map(without_hash)
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                });
+                Pass {
+                    calls: calls.collect(),
+                    table: routes.collect::<Vec<_>>().join("; "),
+                }
             });
-            let calls = calls.filter_map(Value::as_str);
-            let calls = calls.map(|call| call.split(' ').map(without_hash).collect::<Vec<_>>().join(" "));
-            Pass {
-                calls: calls.collect(),
-                table: routes.collect::<Vec<_>>().join("; "),
-            }
-        });
         Ok(joined(passes))
     }
 }
@@ -214,14 +262,21 @@ fn step(rng: &mut Rng, is_new: bool, max: i32) -> Value {
         }
         14 => json!({ "setMirrorRoute": { "name": name } }),
         _ => {
-            let template = |name: &str, spec: &str, weight: i32| json!({
-                "name": name, "specRef": spec, "weight": weight, "replicas": 1,
-            });
-            json!({ "experiment": { "duration": "1s", "templates": [
+            let template = |name: &str, spec: &str, weight: i32| {
+                json!({
+                    "name": name, "specRef": spec, "weight": weight, "replicas": 1,
+                })
+            };
+            json!({ "experiment": { "duration": "4s", "templates": [
                 template("old", "stable", 5 * max / 100), template("new", "canary", 10 * max / 100),
             ] } })
         }
     }
+}
+
+fn version(image: &str) -> Value {
+    let ports = json!([{ "containerPort": 8080 }]);
+    json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image, "ports": ports }] } } })
 }
 
 fn instance(release: usize) -> String {
@@ -234,17 +289,33 @@ fn passes(recorded: &[Value]) -> Result<Vec<Pass>> {
     let mut calls: Vec<String> = Vec::new();
     let mut table = String::new();
     for record in recorded {
-        ensure!(record["error"].is_null(), "{}: {}", record["call"], record["error"]);
+        ensure!(
+            record["error"].is_null(),
+            "{}: {}",
+            record["call"],
+            record["error"]
+        );
         let call = record["call"].as_str().context("no call")?;
         if call == "RemoveManagedRoutes" && !calls.is_empty() {
-            passes.push(Pass { calls: std::mem::take(&mut calls), table: table.clone() });
+            passes.push(Pass {
+                calls: std::mem::take(&mut calls),
+                table: table.clone(),
+            });
         }
         table = described_table(&record["table"]);
         match call {
             "VerifyWeight" if calls.is_empty() => {}
-            "VerifyWeight" => passes.push(Pass { calls: std::mem::take(&mut calls), table: table.clone() }),
+            "VerifyWeight" => passes.push(Pass {
+                calls: std::mem::take(&mut calls),
+                table: table.clone(),
+            }),
             "UpdateHash" => {}
-            call => calls.push(call.split(' ').map(without_hash).collect::<Vec<_>>().join(" ")),
+            call => calls.push(
+                call.split(' ')
+                    .map(without_hash)
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            ),
         }
     }
     // The last pass may not have ended.
@@ -252,26 +323,42 @@ fn passes(recorded: &[Value]) -> Result<Vec<Pass>> {
 }
 
 fn described_table(table: &Value) -> String {
-    let routes = table["spec"]["http"].as_array().into_iter().flatten().filter_map(|route| {
-        let destinations = route["forwardTo"]["destinations"].as_array()?;
-        let is_only = destinations.len() == 1;
-        let shares = destinations.iter().map(|it| {
-            let weight = &it["weight"];
-            let all = json!(100);
-            share(&it["ref"]["name"], if is_only && weight.is_null() { &all } else { weight })
+    let routes = table["spec"]["http"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|route| {
+            let destinations = route["forwardTo"]["destinations"].as_array()?;
+            let is_only = destinations.len() == 1;
+            let shares = destinations.iter().map(|it| {
+                let weight = &it["weight"];
+                let all = json!(100);
+                share(
+                    &it["ref"]["name"],
+                    if is_only && weight.is_null() {
+                        &all
+                    } else {
+                        weight
+                    },
+                )
+            });
+            Some(described(&route["name"], shares.collect()))
         });
-        Some(described(&route["name"], shares.collect()))
-    });
     routes.collect::<Vec<_>>().join("; ")
 }
 
 fn share(name: &Value, weight: &Value) -> String {
-    format!("{}={weight}", without_hash(name.as_str().unwrap_or_default()))
+    format!(
+        "{}={weight}",
+        without_hash(name.as_str().unwrap_or_default())
+    )
 }
 
 /// Removes what only the controller knows from the name of an experiment's Service: `demo-HASH-2-0-old` becomes `2-0-old`.
 fn without_hash(name: &str) -> &str {
-    let after = name.strip_prefix("demo-").and_then(|rest| rest.split_once('-'));
+    let after = name
+        .strip_prefix("demo-")
+        .and_then(|rest| rest.split_once('-'));
     after.map_or(name, |(_, rest)| rest)
 }
 
@@ -304,7 +391,9 @@ async fn simulate_plays_what_the_controllers_call() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let examples = env::var_os("EXAMPLES_DIR").context("EXAMPLES_DIR is not set")?;
     let program = Path::new(&examples).join("recording_router");
-    let records: Vec<_> = (0..RELEASES.len()).map(|it| directory.path().join(format!("{it}.record"))).collect();
+    let records: Vec<_> = (0..RELEASES.len())
+        .map(|it| directory.path().join(format!("{it}.record")))
+        .collect();
 
     let cluster = Cluster::start_without_controller(Release::V1_10).await?;
     cluster.stop_kubelet();
@@ -325,40 +414,84 @@ async fn simulate_plays_what_the_controllers_call() -> Result<()> {
             let mut different = Vec::new();
             for cases in cases.chunks(AT_ONCE) {
                 let started = Instant::now();
-                let compared = cases.iter().map(|case| compare(cluster, &records, directory.path(), case));
+                let compared = cases
+                    .iter()
+                    .map(|case| compare(cluster, &records, directory.path(), case));
                 let compared = join_all(compared).await;
-                    eprintln!("{} Rollouts in {:?}", cases.len(), started.elapsed());
-                different.extend(compared.into_iter().filter_map(Result::err).map(|it| format!("{it:#}")));
+                eprintln!("{} Rollouts in {:?}", cases.len(), started.elapsed());
+                different.extend(
+                    compared
+                        .into_iter()
+                        .filter_map(Result::err)
+                        .map(|it| format!("{it:#}")),
+                );
             }
-            ensure!(different.is_empty(), "{} differ:\n{}", different.len(), different.join("\n"));
+            ensure!(
+                different.is_empty(),
+                "{} differ:\n{}",
+                different.len(),
+                different.join("\n")
+            );
             Ok(())
         })
         .await
 }
 
-async fn compare(cluster: &Cluster, records: &[std::path::PathBuf], directory: &Path, case: &Case) -> Result<()> {
+async fn compare(
+    cluster: &Cluster,
+    records: &[std::path::PathBuf],
+    directory: &Path,
+    case: &Case,
+) -> Result<()> {
     let controller = &cluster.controllers()[case.release];
     let steps = &case.spec["strategy"]["canary"]["steps"];
     let about = || {
         let canary = &case.spec["strategy"]["canary"];
-        let steps: Vec<String> = steps.as_array().into_iter().flatten().map(ToString::to_string).collect();
+        let steps: Vec<String> = steps
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(ToString::to_string)
+            .collect();
         format!(
             "seed {}, {}, replicas {}, dynamic {}, max {}, {:?}\n  {}",
-            case.seed, RELEASES[case.release].version(), case.spec["replicas"], canary["dynamicStableScale"],
-            canary["trafficRouting"]["maxTrafficWeight"], case.event, steps.join("\n  ")
+            case.seed,
+            RELEASES[case.release].version(),
+            case.spec["replicas"],
+            canary["dynamicStableScale"],
+            canary["trafficRouting"]["maxTrafficWeight"],
+            case.event,
+            steps.join("\n  ")
         )
     };
-    let expected = case.simulate(cluster, directory).await.with_context(about)?;
-    let played = case.play(cluster, controller, &records[case.release]).await.with_context(about)?;
-    // At rest there is a pass before the update, or not.
+    let expected = case
+        .simulate(cluster, directory)
+        .await
+        .with_context(about)?;
+    let played = case
+        .play(cluster, controller, &records[case.release])
+        .await
+        .with_context(about)?;
+    // The first revision comes before.
     let rest = expected.first().cloned();
+    let is_rest = |pass: &&Pass| rest.as_ref() == Some(*pass);
     let update = |passes: &[Pass]| {
-        let passes = passes.iter().skip_while(|pass| rest.as_ref() == Some(pass));
-        passes.map(|pass| format!("{} | {}", pass.calls.join(", "), pass.table)).collect::<Vec<_>>()
+        let passes = passes
+            .iter()
+            .skip_while(|pass| !is_rest(pass))
+            .skip_while(is_rest);
+        passes
+            .map(|pass| format!("{} | {}", pass.calls.join(", "), pass.table))
+            .collect::<Vec<_>>()
     };
     let (expected, played) = (update(&expected), update(&played));
     if expected != played {
-        bail!("{}\nsimulated:\n  {}\nplayed:\n  {}", about(), expected.join("\n  "), played.join("\n  "));
+        bail!(
+            "{}\nsimulated:\n  {}\nplayed:\n  {}",
+            about(),
+            expected.join("\n  "),
+            played.join("\n  ")
+        );
     }
     Ok(())
 }

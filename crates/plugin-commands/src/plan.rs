@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
 use super::controller::ControllerRelease;
+use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
 use super::trial::{Trial, unmatched_entries};
 use super::update::{Call, Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
@@ -159,9 +159,13 @@ impl Args {
     fn assumed(&self, subject: &Subject) -> Option<&'static str> {
         let status = &subject.rollout.status;
         match is_under_way(&subject.rollout) {
-            false => Some("the Rollout is at rest: planned as if a new version had just been applied"),
+            false => {
+                Some("the Rollout is at rest: planned as if a new version had just been applied")
+            }
             true if !self.is_at_step() => None,
-            true if status.abort => Some("the Rollout is aborted: planned as if it had been retried"),
+            true if status.abort => {
+                Some("the Rollout is aborted: planned as if it had been retried")
+            }
             true if status.promote_full => {
                 Some("the Rollout is being promoted in full: planned as if it were not")
             }

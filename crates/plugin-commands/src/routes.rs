@@ -1,10 +1,10 @@
 //! Summarises where each route of a RouteTable leads.
 
 use gloo_types::{
-    DestinationReference, HttpRoute, MirrorPolicyDoc, ObjectReference, PortSelector, RouteTableDoc,
+    DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
     effective_weights,
 };
-use rollouts_rpc::Rollout;
+use rollouts_rpc::{Rollout, WeightDestination};
 use route_planner::managed_by;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub(super) struct RouteState {
     pub(super) rounded: Option<Rounded>,
 }
 
-/// A weight that a route cannot have exactly, because its shares are whole numbers.
+/// A weight that a route cannot have exactly, because weights are whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Rounded {
     asked: u32,
@@ -51,39 +51,45 @@ pub(super) struct Share {
     /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
     /// documents at least 1.
     pub(super) weight: Option<u32>,
+    /// Name of its object.
     #[serde(skip)]
-    reference: Option<ObjectReference>,
+    service: Option<String>,
 }
 
 impl RouteState {
+    /// Whether both are states of one route.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.table == other.table && self.route == other.route
+    }
+
     /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
     /// [`TOLERATED`].
-    pub(super) fn compare(&mut self, rollout: &Rollout, weight: i32) -> Option<String> {
+    pub(super) fn compare(
+        &mut self,
+        rollout: &Rollout,
+        weight: i32,
+        additional: &[WeightDestination],
+    ) -> Option<String> {
         let services = rollout.services().filter(|_| self.managed_by.is_none())?;
-        let max = u32::try_from(rollout.max_traffic_weight()).ok()?.max(1);
-        let weight = u32::try_from(weight).ok()?;
-        let weights = rollout.status.canary.weights.as_ref();
-        let share = |service: &str| -> Option<u32> {
-            let is_it = |share: &&Share| share.reference.as_ref().is_some_and(|it| it.name == service);
+        // `None` for subsets of one Service.
+        let share = |service: &str| {
+            let is_it = |share: &&Share| share.service.as_deref() == Some(service);
             let mut found = self.destinations.iter().filter(is_it);
-            match (found.next(), found.next()) {
-                (None, _) => Some(0),
-                (Some(share), None) => Some(share.weight.unwrap_or(0)),
-                // Subsets of one Service.
-                _ => None,
-            }
+            let share = found.next().map_or(0, |share| share.weight.unwrap_or(0));
+            found.next().is_none().then_some(share)
         };
         let canary = share(services.canary)?;
         let mut all = canary + share(services.stable)?;
-        for other in weights.iter().flat_map(|it| &it.additional) {
+        for other in additional {
             all += share(&other.service_name)?;
         }
-        let asked = u32::try_from(u64::from(weight) * 100 / u64::from(max)).ok()?;
+        let max = i64::from(rollout.max_traffic_weight().max(1));
+        let asked = u32::try_from(i64::from(weight) * 100 / max).ok()?;
         let gets = (canary * 100 + all / 2).checked_div(all)?;
         self.rounded = (asked != gets).then_some(Rounded { asked, gets });
         (asked.abs_diff(gets) > TOLERATED).then(|| {
             format!(
-                "RouteTable {}: route {}: the controller asks for {asked} percent of the Rollout's traffic for the canary, and the canary gets {gets}: weights are whole percents of the route, and the Rollout has a share of {all}; give it a larger share, or use fewer weights",
+                "RouteTable {}: route {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
                 self.table, self.route
             )
         })
@@ -100,7 +106,7 @@ impl RouteState {
         let text = shares.chain(copies).collect::<Vec<_>>().join(", ");
         match self.rounded {
             Some(Rounded { asked, gets }) => {
-                format!("{text} (canary {gets} % of the Rollout's share, asked for {asked} %)")
+                format!("{text} (canary gets {gets} % of the Rollout's share, asked {asked} %)")
             }
             None => text,
         }
@@ -127,7 +133,7 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
                 .map(|((destination, weight), it)| Share {
                     destination,
                     weight,
-                    reference: it.reference.clone(),
+                    service: it.reference.as_ref().map(|it| it.name.clone()),
                 })
                 .collect(),
             copies: Vec::new(),

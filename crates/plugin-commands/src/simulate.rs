@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Answer;
-use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::controller::ControllerRelease;
+use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
 use super::trial::{Trial, unmatched_entries};
 use super::update::{Call, Event, Pass, Update};
@@ -77,6 +77,11 @@ pub(super) struct PassReport {
     pub(super) at: String,
     #[serde(skip)]
     pub(super) step: Option<usize>,
+    #[serde(skip)]
+    is_waiting: bool,
+    /// Index of the pass.
+    #[serde(skip)]
+    index: usize,
     calls: Vec<String>,
     pub(super) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,13 +136,19 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 impl Args {
     /// Returns what happens at which step.
     fn event(&self) -> Option<(usize, Event)> {
-        let abort = if self.retry { Event::Retry } else { Event::Abort };
+        let abort = if self.retry {
+            Event::Retry
+        } else {
+            Event::Abort
+        };
         let events = [
             (self.abort_at, abort),
             (self.promote_full_at, Event::PromoteFull),
             (self.new_version_at, Event::NewVersion),
         ];
-        events.into_iter().find_map(|(step, event)| Some((step?, event)))
+        events
+            .into_iter()
+            .find_map(|(step, event)| Some((step?, event)))
     }
 }
 
@@ -163,8 +174,13 @@ pub(super) async fn run_update(
         let mut report = PassReport {
             at: pass.at.clone(),
             step: pass.step,
+            is_waiting: pass.is_waiting,
+            index,
             calls: Vec::new(),
-            warnings: without_pods.warnings(pass),
+            warnings: about_step(trial, pass)
+                .into_iter()
+                .chain(without_pods.warnings(pass))
+                .collect(),
             refused: None,
             routes: Vec::new(),
         };
@@ -181,18 +197,19 @@ pub(super) async fn run_update(
         let tables = store.tables()?;
         let states = tables.iter().flat_map(|table| routes(table, &policies));
         report.routes = states.collect();
-        if let Some(Call::SetWeight(weight, _)) = pass.calls.last() {
-            report.warnings.extend(report.routes.iter_mut().filter_map(|route| route.compare(&rollout, *weight)));
-        }
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
-        if !reports.last().is_some_and(|last| report.repeats(last, pass)) {
+        if !reports
+            .last()
+            .is_some_and(|last| report.repeats(last, pass))
+        {
             reports.push(report);
         }
         if is_refused {
             break;
         }
     }
+    compare_weights(&mut reports, passes);
     let is_ping_pong = passes
         .last()
         .is_some_and(|pass| pass.rollout.is_ping_pong() && !pass.rollout.status.abort);
@@ -213,9 +230,56 @@ impl PassReport {
         (pass.is_waiting || self.at == last.at)
             && self.calls == last.calls
             && self.routes == last.routes
-            && self.warnings.iter().all(|warning| last.warnings.contains(warning))
+            && self
+                .warnings
+                .iter()
+                .all(|warning| last.warnings.contains(warning))
             && self.refused.is_none()
     }
+}
+
+/// Compares the weights of the routes that the update changes with those that the controller asks for.
+fn compare_weights(reports: &mut [PassReport], passes: &[Pass]) {
+    let first = reports.first().map(|first| first.routes.clone());
+    let first = first.unwrap_or_default();
+    let routes = reports.iter().flat_map(|report| &report.routes);
+    let changed = routes.filter(|route| !first.contains(route)).cloned();
+    let changed: Vec<RouteState> = changed.collect();
+    for report in reports {
+        let Some(pass) = passes.get(report.index) else {
+            continue;
+        };
+        if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
+            let is_changed = |route: &&mut RouteState| changed.iter().any(|it| it.is_same(route));
+            let routes = report.routes.iter_mut().filter(is_changed);
+            let rounded = routes.filter_map(|it| it.compare(&pass.rollout, *weight, additional));
+            report.warnings.extend(rounded);
+        }
+    }
+}
+
+/// Warns of a step that does not do what it says.
+fn about_step(trial: &Trial<'_>, pass: &Pass) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let step = pass
+        .step
+        .and_then(|index| trial.rollout().steps().get(index));
+    let mirror = step.and_then(|step| step.set_mirror_route.as_ref());
+    // A router receives no percentage instead of 0.
+    if mirror.is_some_and(|it| it.percentage == Some(0)) && !pass.is_waiting {
+        warnings.push("percentage: 0 copies no requests: the route is removed".to_owned());
+    }
+    let max = pass.rollout.max_traffic_weight();
+    if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
+        let all: i64 = additional.iter().map(|it| i64::from(it.weight)).sum();
+        let all = all + i64::from(*weight);
+        if all > i64::from(max) {
+            warnings.push(format!(
+                "the weights of the canary and of the experiment add up to {all} of {max}: stable gets no traffic, and the others are scaled down"
+            ));
+        }
+    }
+    warnings
 }
 
 /// What steps lose because the canary has no Pods.
@@ -228,30 +292,35 @@ struct WithoutPods {
 impl WithoutPods {
     fn warnings(&mut self, pass: &Pass) -> Vec<String> {
         let steps = pass.rollout.steps();
-        let Some((index, step)) = pass.step.and_then(|index| Some((index, steps.get(index)?))).filter(|_| pass.lacks_pods) else {
+        let Some(index) = pass.step.filter(|_| pass.lacks_pods) else {
             return Vec::new();
         };
         let mut warnings = Vec::new();
         if pass.calls.contains(&Call::RemoveManagedRoutes) {
             let mut set = BTreeSet::new();
             for step in steps.iter().take(index + 1) {
-                let header = step.set_header_route.as_ref().map(|it| (&it.name, it.matches.is_empty()));
-                let mirror = step.set_mirror_route.as_ref().map(|it| (&it.name, it.matches.is_empty()));
-                for (name, is_removal) in header.into_iter().chain(mirror) {
-                    if is_removal { set.remove(name); } else { set.insert(name); }
+                let header = step.set_header_route.iter();
+                let header = header.map(|it| (&it.name, it.matches.is_empty()));
+                let mirror = step.set_mirror_route.iter();
+                let mirror = mirror.map(|it| (&it.name, it.matches.is_empty()));
+                for (name, is_removal) in header.chain(mirror) {
+                    match is_removal {
+                        true => set.remove(name),
+                        false => set.insert(name),
+                    };
                 }
             }
-            for name in set {
-                if self.lost.insert(name.clone()) {
-                    warnings.push(format!(
-                        "the canary has no Pods, so the controller removes managed route {name} in its next reconcile, and no later step sets it again: start a Pod before with setCanaryScale: {{replicas: 1}}"
-                    ));
-                }
-            }
+            let lost = set
+                .into_iter()
+                .filter(|name| self.lost.insert((*name).clone()));
+            warnings.extend(lost.map(|name| format!(
+                "the canary has no Pods here, and the controller removes managed route {name} while it has none: start one before with setCanaryScale: {{replicas: 1}}"
+            )));
         }
-        if let Some(weight) = step.set_weight.filter(|weight| *weight > 0 && !pass.is_waiting) {
+        let weight = steps.get(index).and_then(|step| step.set_weight);
+        if let Some(weight) = weight.filter(|weight| *weight > 0 && !pass.is_waiting) {
             warnings.push(format!(
-                "setWeight {weight} has no effect: the canary has no Pods, because of setCanaryScale or replicas: 0"
+                "setWeight {weight} has no effect, because the canary has no Pods: change setCanaryScale or replicas"
             ));
         }
         warnings
@@ -324,15 +393,16 @@ fn text(report: &Report) -> String {
         let calls = pass.calls.join(", ");
         let changed = pass.routes.iter().filter(|state| !shown.contains(state));
         let changed: Vec<&RouteState> = changed.collect();
-        let gone = shown.iter().filter(|old| {
-            let is_it = |new: &RouteState| new.table == old.table && new.route == old.route;
-            !pass.routes.iter().any(is_it)
-        });
+        let is_left = |old: &&RouteState| !pass.routes.iter().any(|new| new.is_same(old));
+        let gone = shown.iter().filter(is_left);
         let mut lines: Vec<[String; 2]> = changed
             .into_iter()
             .map(|state| [label(state), state.shares()])
             .chain(gone.map(|state| [label(state), "removed".to_owned()]))
             .collect();
+        if lines.is_empty() && pass.is_waiting {
+            continue;
+        }
         if lines.is_empty() {
             lines.push([String::new(), "as before".to_owned()]);
         }
@@ -351,11 +421,11 @@ fn text(report: &Report) -> String {
         for warning in &pass.warnings {
             if !warned.contains(&warning) {
                 warned.push(warning);
-                text += &format!("{YELLOW}warning{YELLOW:#} at {}: {warning}\n", pass.at);
+                text += &format!("{YELLOW}warning{YELLOW:#}: {}: {warning}\n", pass.at);
             }
         }
         if let Some(reason) = &pass.refused {
-            text += &format!("{RED}refused{RED:#} at {}: {reason}\n", pass.at);
+            text += &format!("{RED}refused{RED:#}: {}: {reason}\n", pass.at);
         }
     }
     text += &match &report.end {

@@ -80,6 +80,11 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// Returns the Rollout as its owner wrote it.
+    pub(super) const fn rollout(&self) -> &'a Rollout {
+        &self.subject.rollout
+    }
+
     pub(super) async fn call(&self, rollout: &Rollout, call: &Call) -> Outcome {
         if let Call::SetWeight(_, additional) = call {
             for destination in additional {

@@ -11,9 +11,7 @@ use std::fmt;
 
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination,
-    rollout::{
-        CanaryStep, REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute, TrafficWeights,
-    },
+    rollout::{CanaryStep, REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute, TrafficWeights},
 };
 use serde_json::Value;
 
@@ -125,6 +123,8 @@ mod since {
     pub(super) const OLD_PODS_IGNORED: ControllerRelease = ControllerRelease::new(1, 6, 0);
     /// Managed routes are removed while the canary has no Pods, and weights wait for stable Pods.
     pub(super) const PODS_CHECKED: ControllerRelease = ControllerRelease::new(1, 8, 1);
+    /// A canary with more Pods than the Rollout is promoted.
+    pub(super) const SURPLUS_PROMOTED: ControllerRelease = ControllerRelease::new(1, 9, 0);
     /// The weight is reset before another version becomes the canary, and `dynamicStableScale` aborts step by step.
     pub(super) const STEPWISE_ABORT: ControllerRelease = ControllerRelease::new(1, 9, 0);
 }
@@ -174,10 +174,16 @@ impl<'a> Update<'a> {
         start(&mut rollout);
         let mut first = rollout.clone();
         if is_under_way(&subject.rollout) {
-            first.status.canary.clone_from(&subject.rollout.status.canary);
+            first
+                .status
+                .canary
+                .clone_from(&subject.rollout.status.canary);
             first.status.abort = true;
         } else {
-            first.status.current_pod_hash.clone_from(&first.status.stable_rs);
+            first
+                .status
+                .current_pod_hash
+                .clone_from(&first.status.stable_rs);
         }
         let replicas = rollout.replicas();
         Self {
@@ -255,7 +261,8 @@ impl<'a> Update<'a> {
         let step = self.index().filter(|index| is_stepping && *index < steps);
         let experiment = step.and_then(|index| self.api_step(index).get("experiment"));
         let is_waiting = is_stepping
-            && (!self.is_scaled(None) || experiment.is_some() && self.experiment == Experiment::Pending);
+            && (!self.is_scaled(None)
+                || experiment.is_some() && self.experiment == Experiment::Pending);
         let during = match (experiment, self.experiment) {
             (Some(_), Experiment::Running) => " runs",
             (Some(_), Experiment::Successful) => " has ended",
@@ -288,7 +295,11 @@ impl Update<'_> {
         let max = self.rollout.max_traffic_weight();
         let status = &self.rollout.status;
         let is_promoted = status.is_promoted();
-        let new = if is_promoted { self.stable } else { self.canary };
+        let new = if is_promoted {
+            self.stable
+        } else {
+            self.canary
+        };
         let recorded = self.recorded_weight();
         let mut calls = Vec::new();
         let mut additional = Vec::new();
@@ -389,7 +400,10 @@ impl Update<'_> {
 
     /// Returns the Services of the running experiment's templates that get traffic, named as the controller names them.
     fn additional(&self) -> Vec<WeightDestination> {
-        let Some(index) = self.index().filter(|_| self.experiment == Experiment::Running) else {
+        let Some(index) = self
+            .index()
+            .filter(|_| self.experiment == Experiment::Running)
+        else {
             return Vec::new();
         };
         let name = &self.rollout.metadata.name;
@@ -454,7 +468,9 @@ impl Update<'_> {
     }
 
     fn at_least_minimum(&self, pods: i32) -> i32 {
-        let minimum = self.of_canary("minPodsPerReplicaSet").and_then(Value::as_i64);
+        let minimum = self
+            .of_canary("minPodsPerReplicaSet")
+            .and_then(Value::as_i64);
         let minimum = minimum.and_then(|it| i32::try_from(it).ok()).unwrap_or(0);
         match pods {
             0 => 0,
@@ -465,12 +481,17 @@ impl Update<'_> {
     /// Returns the `setCanaryScale` in force (`UseSetCanaryScale`).
     fn canary_scale(&self) -> Option<&Value> {
         let status = &self.rollout.status;
-        if status.promote_full || status.is_promoted() || status.abort && self.abort_delay() != Some(0) {
+        if status.promote_full
+            || status.is_promoted()
+            || status.abort && self.abort_delay() != Some(0)
+        {
             return None;
         }
         let index = self.index().filter(|index| *index < self.steps().len())?;
         let scales = (0..=index).rev();
-        let scale = scales.filter_map(|index| self.api_step(index).get("setCanaryScale")).next()?;
+        let scale = scales
+            .filter_map(|index| self.api_step(index).get("setCanaryScale"))
+            .next()?;
         let matches = scale.get("matchTrafficWeight").and_then(Value::as_bool);
         (matches != Some(true)).then_some(scale)
     }
@@ -520,7 +541,10 @@ impl Update<'_> {
         if is_full {
             self.set_index(steps);
         }
-        if !is_aborted && before.canary.available >= self.rollout.replicas() && (is_full || is_last) {
+        let (available, replicas) = (before.canary.available, self.rollout.replicas());
+        let is_available = available == replicas
+            || available > replicas && self.release >= since::SURPLUS_PROMOTED;
+        if !is_aborted && is_available && (is_full || is_last) {
             self.promote();
         } else if is_aborted {
             self.set_index(0);
@@ -560,7 +584,13 @@ impl Update<'_> {
         let Some(step) = self.rollout.current_step() else {
             return false;
         };
-        let CanaryStep { set_canary_scale, set_weight, experiment, analysis, .. } = step;
+        let CanaryStep {
+            set_canary_scale,
+            set_weight,
+            experiment,
+            analysis,
+            ..
+        } = step;
         if step.pause.is_some() {
             self.is_resumed
         } else if set_canary_scale.is_some() || set_weight.is_some() {
@@ -624,7 +654,11 @@ impl Update<'_> {
             self.again = "retry: ";
             return std::mem::take(&mut self.is_retried);
         }
-        let Some(step) = self.rollout.current_step().filter(|_| !self.rollout.spec.paused) else {
+        let Some(step) = self
+            .rollout
+            .current_step()
+            .filter(|_| !self.rollout.spec.paused)
+        else {
             return false;
         };
         if step.pause.is_some() || step.analysis.is_some() || step.plugin.is_some() {
@@ -689,11 +723,16 @@ impl Update<'_> {
 
     /// Returns the index of the current step; `None` without steps.
     fn index(&self) -> Option<usize> {
-        self.rollout.status.step_index().filter(|_| !self.steps().is_empty())
+        self.rollout
+            .status
+            .step_index()
+            .filter(|_| !self.steps().is_empty())
     }
 
     fn is_dynamic(&self) -> bool {
-        self.rollout.canary().is_some_and(|it| it.dynamic_stable_scale)
+        self.rollout
+            .canary()
+            .is_some_and(|it| it.dynamic_stable_scale)
     }
 
     fn of_canary(&self, key: &str) -> Option<&Value> {
@@ -702,13 +741,18 @@ impl Update<'_> {
 
     fn api_step(&self, index: usize) -> &Value {
         let steps = self.of_canary("steps");
-        steps.and_then(|steps| steps.get(index)).unwrap_or(&Value::Null)
+        steps
+            .and_then(|steps| steps.get(index))
+            .unwrap_or(&Value::Null)
     }
 }
 
 impl Pods {
     const fn of(pods: i32) -> Self {
-        Self { wanted: pods, available: pods }
+        Self {
+            wanted: pods,
+            available: pods,
+        }
     }
 }
 
@@ -723,6 +767,7 @@ pub(super) fn of_next_call(subject: &Subject) -> Rollout {
     let mut rollout = subject.rollout.clone();
     if !is_under_way(&rollout) {
         start(&mut rollout);
+        rollout.status.current_step_index = None;
         rollout.status.updated_replicas = rollout.status.updated_replicas.max(1);
     }
     with_zeros_of_gob(&mut rollout);

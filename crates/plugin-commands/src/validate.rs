@@ -120,12 +120,10 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     for manifest in &manifests {
         let is_table = manifest.kind() == RouteTable::KIND;
         route_tables += usize::from(is_table);
-        match source.put(&store, manifest) {
-            Ok(()) if is_table => problems.extend(table_problems(
-                manifest,
-                source.with_namespace(&manifest.value),
-            )),
-            put => unreadable.extend(put.err()),
+        unreadable.extend(source.put(&store, manifest).err());
+        if is_table {
+            let table = source.with_namespace(&manifest.value);
+            problems.extend(table_problems(manifest, table));
         }
     }
     problems.extend(unreadable.into_iter().map(Problem::from));
@@ -167,7 +165,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     })
 }
 
-/// Returns the problems that make a readable table invalid to Gloo.
+/// Returns the problems that make a table invalid to Gloo, as far as it can be read.
 fn table_problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
     let version = object.get("apiVersion").cloned();
     let Ok(table) = RouteTableDoc::from_value(object) else {

@@ -230,7 +230,9 @@ impl Source {
         manifest: &Manifest,
     ) -> Result<(), Unreadable> {
         let object = || self.with_namespace(&manifest.value);
-        let read = |read: Result<(), DocumentError>| read.map_err(|it| manifest.unreadable(it.path(), &it));
+        let read = |read: Result<(), DocumentError>| {
+            read.map_err(|it| manifest.unreadable(it.path(), &it))
+        };
         let stored = match manifest.kind() {
             RouteTable::KIND => {
                 read(RouteTableDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;

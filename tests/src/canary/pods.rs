@@ -46,9 +46,15 @@ impl Canary {
                     continue;
                 }
                 let replicas = set.spec.replicas.unwrap_or_default();
-                let is_stable = stable.as_str().is_some_and(|hash| set.name_any().ends_with(hash));
+                let is_stable = stable
+                    .as_str()
+                    .is_some_and(|hash| set.name_any().ends_with(hash));
                 let is_settled = all_available(&set).is_none();
-                ensure!(is_settled && (is_stable || replicas == 0), "{}: {replicas}", set.name_any());
+                ensure!(
+                    is_settled && (is_stable || replicas == 0),
+                    "{}: {replicas}",
+                    set.name_any()
+                );
             }
             Ok(())
         })
@@ -84,7 +90,8 @@ impl Canary {
                 services_named(cluster.client(), &set).await?;
             }
             let patch = Patch::Merge(json!({ "status": status }));
-            sets.patch_status(&set.name_any(), &PatchParams::default(), &patch).await?;
+            sets.patch_status(&set.name_any(), &PatchParams::default(), &patch)
+                .await?;
         }
         Ok(())
     }
