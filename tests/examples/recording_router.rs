@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gloo_router::{GlooRouter, Policy};
-use gloo_types::RouteTableSelector;
+use gloo_types::{Document, RouteTableSelector};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Result, Rollout, Router, TrafficRouter, Verification,
@@ -32,11 +32,11 @@ impl Recorder {
             "namespace": metadata.namespace,
             "call": call,
             "error": result.as_ref().err().map(ToString::to_string),
-            "table": tables.first().map(|table| table.raw()),
+            "table": tables.first().map(Document::raw),
         });
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(file, "{line}").map_err(|error| error.to_string())?;
-        Ok(result?)
+        result
     }
 }
 

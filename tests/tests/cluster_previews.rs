@@ -24,6 +24,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
+const REMOVE: &str = "RemoveManagedRoutes";
 const ANOTHER_IMAGE: &str = "registry.example.com/demo:3";
 /// Rollouts in an ordinary run. The oldest controller has one in four.
 const ROLLOUTS: u64 = 16;
@@ -59,7 +60,7 @@ struct Pass {
 impl Case {
     fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let release = usize::from(seed % 4 != 0);
+        let release = usize::from(!seed.is_multiple_of(4));
         let is_new = release > 0;
         let max = *choose(
             &mut rng,
@@ -148,7 +149,7 @@ impl Case {
                         None => canary.promote().await?,
                         Some(Event::PromoteFull) => canary.promote_fully().await?,
                         Some(Event::NewVersion) => {
-                            canary.change_spec(version(ANOTHER_IMAGE)).await?
+                            canary.change_spec(version(ANOTHER_IMAGE)).await?;
                         }
                         Some(what) => {
                             canary.abort().await?;
@@ -267,7 +268,7 @@ fn step(rng: &mut Rng, is_new: bool, max: i32) -> Value {
                     "name": name, "specRef": spec, "weight": weight, "replicas": 1,
                 })
             };
-            json!({ "experiment": { "duration": "4s", "templates": [
+            json!({ "experiment": { "duration": "12s", "templates": [
                 template("old", "stable", 5 * max / 100), template("new", "canary", 10 * max / 100),
             ] } })
         }
@@ -296,7 +297,7 @@ fn passes(recorded: &[Value]) -> Result<Vec<Pass>> {
             record["error"]
         );
         let call = record["call"].as_str().context("no call")?;
-        if call == "RemoveManagedRoutes" && !calls.is_empty() {
+        if call == REMOVE && !calls.is_empty() {
             passes.push(Pass {
                 calls: std::mem::take(&mut calls),
                 table: table.clone(),
@@ -367,10 +368,14 @@ fn described(route: &Value, shares: BTreeSet<String>) -> String {
     format!("{}: {shares}", route.as_str().unwrap_or_default())
 }
 
-/// Joins equal passes that follow each other, and equal calls in a pass.
+/// Joins equal passes that follow each other, and equal calls in a pass. A pass that ended after `RemoveManagedRoutes` is joined with
+/// the next one, because the record does not tell where it ended.
 fn joined(passes: impl IntoIterator<Item = Pass>) -> Vec<Pass> {
     let mut joined: Vec<Pass> = Vec::new();
     for mut pass in passes {
+        if joined.pop_if(|last| last.calls == [REMOVE]).is_some() {
+            pass.calls.insert(0, REMOVE.to_owned());
+        }
         pass.calls.dedup();
         if joined.last() != Some(&pass) {
             joined.push(pass);

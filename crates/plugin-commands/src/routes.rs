@@ -12,7 +12,7 @@ use serde::Serialize;
 const TOLERATED: u32 = 5;
 
 /// The destinations of one route.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
@@ -45,7 +45,7 @@ pub(super) struct Copies {
 }
 
 /// A destination and its weight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
     pub(super) destination: String,
     /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
@@ -53,7 +53,7 @@ pub(super) struct Share {
     pub(super) weight: Option<u32>,
     /// Name of its object.
     #[serde(skip)]
-    service: Option<String>,
+    pub(super) service: Option<String>,
 }
 
 impl RouteState {
@@ -83,7 +83,10 @@ impl RouteState {
         for other in additional {
             all += share(&other.service_name)?;
         }
-        let max = i64::from(rollout.max_traffic_weight().max(1));
+        // More than the maximum is scaled down.
+        let whole = additional.iter().map(|it| i64::from(it.weight));
+        let whole = whole.sum::<i64>() + i64::from(weight);
+        let max = whole.max(i64::from(rollout.max_traffic_weight())).max(1);
         let asked = u32::try_from(i64::from(weight) * 100 / max).ok()?;
         let gets = (canary * 100 + all / 2).checked_div(all)?;
         self.rounded = (asked != gets).then_some(Rounded { asked, gets });
@@ -127,7 +130,6 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         RouteState {
             table: table.key().to_string(),
             route,
-            managed_by: None,
             destinations: shares
                 .zip(destinations)
                 .map(|((destination, weight), it)| Share {
@@ -136,8 +138,7 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
                     service: it.reference.as_ref().map(|it| it.name.clone()),
                 })
                 .collect(),
-            copies: Vec::new(),
-            rounded: None,
+            ..RouteState::default()
         }
     };
     let mut states = Vec::new();

@@ -160,6 +160,8 @@ pub(super) struct Update<'a> {
     /// Whether the wait of the current step has ended: a pause, an analysis, a plugin.
     is_resumed: bool,
     experiment: Experiment,
+    /// The steps of the Experiments that have run. Another one at the same step gets another name.
+    experiments: Vec<usize>,
     /// Whether the time has passed after which an abort ends the canary's Pods.
     is_abort_delay_over: bool,
     is_retried: bool,
@@ -196,6 +198,7 @@ impl<'a> Update<'a> {
             replaced: Pods::default(),
             is_resumed: false,
             experiment: Experiment::Pending,
+            experiments: Vec::new(),
             is_abort_delay_over: false,
             is_retried: false,
             again: "",
@@ -409,13 +412,23 @@ impl Update<'_> {
         let name = &self.rollout.metadata.name;
         let hash = &self.rollout.status.current_pod_hash;
         let revision = self.rollout.revision().unwrap_or(2);
+        let earlier = self
+            .experiments
+            .iter()
+            .filter(|it| **it == index)
+            .count()
+            .saturating_sub(1);
+        let suffix = match earlier {
+            0 => String::new(),
+            earlier => format!("-{earlier}"),
+        };
         let templates = self.api_step(index).pointer("/experiment/templates");
         let templates = templates.and_then(Value::as_array).into_iter().flatten();
         let weighted = templates.filter_map(|template| {
             let weight = template.get("weight")?.as_i64()?.try_into().ok()?;
             let template_name = template.get("name")?.as_str()?;
             let service = template.pointer("/service/name").and_then(Value::as_str);
-            let generated = || format!("{name}-{hash}-{revision}-{index}-{template_name}");
+            let generated = || format!("{name}-{hash}-{revision}-{index}{suffix}-{template_name}");
             Some(WeightDestination {
                 weight,
                 service_name: service.map_or_else(generated, str::to_owned),
@@ -664,14 +677,18 @@ impl Update<'_> {
         if step.pause.is_some() || step.analysis.is_some() || step.plugin.is_some() {
             return !std::mem::replace(&mut self.is_resumed, true);
         }
-        if step.experiment.is_some() && self.experiment != Experiment::Successful {
-            self.experiment = match self.experiment {
-                Experiment::Pending => Experiment::Running,
-                _ => Experiment::Successful,
-            };
-            return true;
+        if step.experiment.is_none() {
+            return false;
         }
-        false
+        self.experiment = match self.experiment {
+            Experiment::Pending => {
+                self.experiments.extend(self.index());
+                Experiment::Running
+            }
+            Experiment::Running => Experiment::Successful,
+            Experiment::Successful => return false,
+        };
+        true
     }
 
     fn happens(&mut self, event: Event) {
@@ -692,6 +709,7 @@ impl Update<'_> {
                 self.set_index(0);
                 self.is_resumed = false;
                 self.experiment = Experiment::Pending;
+                self.experiments.clear();
             }
         }
     }
