@@ -1,20 +1,20 @@
 //! `plan`: shows what one call of the controller would change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use gloo_router::from_rpc;
-use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
+use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, WeightDestination};
-use route_store::{MemoryRouteStore, Operation, PolicyStore as _, StoreError};
+use route_store::{MemoryRouteStore, Operation};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Answer;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::trial::{Trial, unmatched_entries};
+use super::trial::{Objects, Trial, objects, unmatched_entries};
 use super::update::{Call, Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
 
@@ -115,7 +115,7 @@ struct Change {
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
-    let before = objects(&store).await?;
+    let before = objects(&store, |table| table).await?;
     let trial = Trial::new(&store, args.source.policy(), &subject);
     let mut report = Report {
         rollout: subject.key.to_string(),
@@ -141,7 +141,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     if let Ok(config) = config {
         report.unmatched = unmatched_entries(&config, &store).await;
     }
-    report.changes = changes(&store, &before, &objects(&store).await?);
+    report.changes = changes(&store, &before, &objects(&store, |table| table).await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,
         PlanFormat::Json => output::json(&report)?,
@@ -228,29 +228,6 @@ impl Args {
         }
         Ok((rollout, vec![Call::RemoveManagedRoutes]))
     }
-}
-
-type Objects = BTreeMap<(&'static str, ObjectKey), Value>;
-
-async fn objects(store: &MemoryRouteStore) -> Result<Objects, StoreError> {
-    let mut objects = Objects::new();
-    for table in store.tables()? {
-        let key = table.key().clone();
-        objects.insert((RouteTable::KIND, key), unversioned(table.into_raw()));
-    }
-    for policy in store.policies().await? {
-        let key = policy.key().clone();
-        objects.insert((MirrorPolicy::KIND, key), unversioned(policy.into_raw()));
-    }
-    Ok(objects)
-}
-
-/// Removes the version that the memory store sets.
-fn unversioned(mut object: Value) -> Value {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.shift_remove("resourceVersion");
-    }
-    object
 }
 
 fn changes(store: &MemoryRouteStore, before: &Objects, after: &Objects) -> Vec<Change> {

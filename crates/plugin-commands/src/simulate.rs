@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gloo_router::from_rpc;
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use gloo_types::{ObjectKey, RouteTableDoc};
 use route_store::{MemoryRouteStore, PolicyStore as _};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::Answer;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
-use super::trial::{Trial, unmatched_entries};
+use super::trial::{Objects, Trial, objects, unmatched_entries};
 use super::update::{Call, Event, Pass, Update};
 use super::world::Source;
 
@@ -335,49 +334,14 @@ fn at_rest(rollout: &ObjectKey, table: RouteTableDoc) -> RouteTableDoc {
     rest.unwrap_or(table)
 }
 
-/// Returns the tables, each changed by `view`, and the policies, with their names and without fields that only the store
-/// writes.
-async fn objects(
-    store: &MemoryRouteStore,
-    view: impl Fn(RouteTableDoc) -> RouteTableDoc,
-) -> anyhow::Result<Vec<(String, Value)>> {
-    let tables = store.tables()?.into_iter();
-    let tables = tables.map(|table| view(table).into_raw());
-    let policies = store.policies().await?;
-    let policies = policies.into_iter().map(MirrorPolicyDoc::into_raw);
-    let named = tables.chain(policies).map(|mut object| {
-        let text = |pointer| {
-            object
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let name = format!(
-            "{} {}/{}",
-            text("/kind"),
-            text("/metadata/namespace"),
-            text("/metadata/name")
-        );
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.shift_remove("resourceVersion");
-        }
-        (name, object)
-    });
-    Ok(named.collect())
-}
-
-fn end(before: &[(String, Value)], after: &[(String, Value)], is_ping_pong: bool) -> End {
-    let differs = |one: &[(String, Value)], other: &[(String, Value)]| {
-        let others = one.iter().filter(|it| {
-            let same = other.iter().find(|(name, _)| *name == it.0);
-            same.map(|(_, object)| object.to_string()) != Some(it.1.to_string())
-        });
-        others.map(|(name, _)| name.clone()).collect::<Vec<_>>()
-    };
-    let mut changed = differs(before, after);
-    changed.extend(differs(after, before));
-    changed.sort();
-    changed.dedup();
+/// Compares the objects, with the order of their keys.
+fn end(before: &Objects, after: &Objects, is_ping_pong: bool) -> End {
+    let text = |objects: &Objects, id| objects.get(id).map(ToString::to_string);
+    let ids: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let changed = ids
+        .into_iter()
+        .filter(|id| text(before, id) != text(after, id));
+    let changed: Vec<String> = changed.map(|(kind, key)| format!("{kind} {key}")).collect();
     match changed.as_slice() {
         [] => End::Restored,
         _ if is_ping_pong => End::Swapped,

@@ -1,15 +1,19 @@
 //! The plugin's router over tables in memory, which answers the calls of an update.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gloo_router::report::{Observer, Report, unmatched};
 use gloo_router::{GlooRouter, Policy};
-use gloo_types::{ObjectKey, ServicePort};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc, ServicePort};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
-use route_store::{Freshness, MemoryRouteStore, RouteStore as _, ServiceReader as _};
+use route_store::{
+    Freshness, MemoryRouteStore, PolicyStore as _, RouteStore as _, ServiceReader as _, StoreError,
+};
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -26,6 +30,27 @@ pub(super) async fn unmatched_entries(
     let tables = selection.complete().ok()?;
     let entries = config.routes().unmatched(&tables);
     (!entries.is_empty()).then(|| unmatched(&entries))
+}
+
+/// The tables and policies, by kind and name.
+pub(super) type Objects = BTreeMap<(&'static str, ObjectKey), Value>;
+
+/// Returns the tables, each changed by `view`, and the policies, without the version that the store sets.
+pub(super) async fn objects(
+    store: &MemoryRouteStore,
+    view: impl Fn(RouteTableDoc) -> RouteTableDoc,
+) -> Result<Objects, StoreError> {
+    let tables = store.tables()?.into_iter().map(view);
+    let tables = tables.map(|it| ((RouteTable::KIND, it.key().clone()), it.into_raw()));
+    let policies = store.policies().await?.into_iter();
+    let policies = policies.map(|it| ((MirrorPolicy::KIND, it.key().clone()), it.into_raw()));
+    let objects = tables.chain(policies).map(|(id, mut object)| {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.shift_remove("resourceVersion");
+        }
+        (id, object)
+    });
+    Ok(objects.collect())
 }
 
 /// The plugin's router over tables in memory.
