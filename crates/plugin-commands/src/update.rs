@@ -209,7 +209,7 @@ impl<'a> Update<'a> {
     pub(super) fn passes(mut self, event: Option<(usize, Event)>) -> Vec<Pass> {
         let mut passes = vec![self.at_rest()];
         let mut event = event;
-        while passes.len() < MOST_PASSES {
+        for _ in 0..MOST_PASSES {
             let before = self.clone();
             let calls = self.traffic();
             if !calls.is_empty() {
@@ -334,7 +334,7 @@ impl Update<'_> {
                 weight = max;
             }
         }
-        let needed = part(max - weight, self.rollout.replicas(), max);
+        let needed = part(max.saturating_sub(weight), self.rollout.replicas(), max);
         if self.release >= since::PODS_CHECKED && self.stable.available < needed {
             return calls;
         }
@@ -354,7 +354,8 @@ impl Update<'_> {
     /// Sets `status.canary.weights`.
     fn record(&mut self, weight: i32, additional: Vec<WeightDestination>) {
         let max = self.rollout.max_traffic_weight();
-        let others: i32 = additional.iter().map(|it| it.weight).sum();
+        let others = additional.iter().map(|it| it.weight);
+        let others = others.fold(weight, i32::saturating_add);
         let status = &mut self.rollout.status;
         let destination = |weight, hash: &str| WeightDestination {
             weight,
@@ -363,7 +364,7 @@ impl Update<'_> {
         };
         status.canary.weights = Some(TrafficWeights {
             canary: destination(weight, &status.current_pod_hash),
-            stable: destination(max - weight - others, &status.stable_rs),
+            stable: destination(max.saturating_sub(others), &status.stable_rs),
             additional,
             verified: false,
         });
@@ -387,7 +388,7 @@ impl Update<'_> {
             return 0;
         }
         let of_stable = part(max, self.stable.available, replicas);
-        let expected = (max - of_stable).max(0);
+        let expected = max.saturating_sub(of_stable).max(0);
         let recorded = self.recorded_weight();
         if self.release < since::STEPWISE_ABORT {
             return recorded.map_or(expected, |recorded| expected.min(recorded));
@@ -396,7 +397,7 @@ impl Update<'_> {
         match recorded {
             None => expected.max(desired),
             Some(recorded) if desired <= 0 => expected.min(recorded),
-            Some(recorded) if of_stable < max - desired => recorded,
+            Some(recorded) if of_stable < max.saturating_sub(desired) => recorded,
             Some(recorded) => desired.min(recorded),
         }
     }
@@ -470,7 +471,7 @@ impl Update<'_> {
         if !self.is_dynamic() {
             return (canary, replicas);
         }
-        let mut stable = pods(max - weight);
+        let mut stable = pods(max.saturating_sub(weight));
         if let Some(weights) = weights {
             stable = stable.max(pods(weights.stable.weight));
             if status.abort {
@@ -514,10 +515,11 @@ impl Update<'_> {
         let (max, replicas) = (self.rollout.max_traffic_weight(), self.rollout.replicas());
         let is_aborted = self.rollout.status.abort;
         if is_aborted && self.is_dynamic() && self.release >= since::STEPWISE_ABORT {
-            let pods = (replicas - self.stable.available).max(self.canary.available);
+            let pods = replicas.saturating_sub(self.stable.available);
+            let pods = i64::from(pods.max(self.canary.available));
             let mut weights = self.steps().iter().rev().filter_map(|step| step.set_weight);
             let is_lower = |weight: &i32| {
-                i64::from(*weight) * i64::from(replicas) <= i64::from(pods - 1) * i64::from(max)
+                i64::from(*weight) * i64::from(replicas) <= (pods - 1) * i64::from(max)
             };
             return weights.find(is_lower).unwrap_or(0);
         }
@@ -704,7 +706,7 @@ impl Update<'_> {
                 NEWER.clone_into(&mut status.current_pod_hash);
                 self.replaced = std::mem::take(&mut self.canary);
                 self.again = "new version: ";
-                let revision = self.rollout.revision().unwrap_or(2) + 1;
+                let revision = self.rollout.revision().unwrap_or(2).saturating_add(1);
                 set_revision(&mut self.rollout, revision);
                 self.set_index(0);
                 self.is_resumed = false;
@@ -728,8 +730,10 @@ impl Update<'_> {
         self.rollout.steps()
     }
 
+    /// Checks that the Rollout has a step with this index.
+    ///
     /// # Errors
-    /// Returns `Err` if the Rollout has no step with this index.
+    /// Returns `Err` if it has not.
     pub(super) fn require_step(&self, index: usize) -> anyhow::Result<()> {
         let steps = self.steps().len();
         anyhow::ensure!(

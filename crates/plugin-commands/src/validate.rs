@@ -199,7 +199,9 @@ async fn rollout_problems(
     let spot = manifest.spot(&block_path(source, &subject.api));
     let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
     let mut problems = block_problems(source, manifest, subject);
-    problems.extend(step_problems(manifest, subject));
+    let refused = refusals(subject).into_iter();
+    problems
+        .extend(refused.map(|(at, message)| Problem::error(manifest.spot(&path(&at)), message)));
     if let Err(error) = &config
         && (problems.is_empty() || is_of_several_blocks(error))
     {
@@ -358,15 +360,19 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
     problems
 }
 
-/// Returns the problems of steps and settings that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
-/// The Rollout is then InvalidSpec, and no router is called.
-fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+/// Returns what the controller itself refuses in steps and settings, each with its path (upstream
+/// `pkg/apis/rollouts/validation/validation.go`). The Rollout is then InvalidSpec, and no router is called.
+pub(super) fn refusals(subject: &Subject) -> Vec<(String, String)> {
     let rollout = &subject.rollout;
     let max = rollout.max_traffic_weight();
     let listed = rollout.traffic_routing().into_iter();
     let listed = listed.flat_map(|routing| &routing.managed_routes);
     let listed: Vec<&String> = listed.map(|route| &route.name).collect();
-    let mut problems = Vec::new();
+    let mut refusals = Vec::new();
+    let mut refuse = |at: String, message: String| {
+        let message = format!("Rollout {}: {message}", subject.key);
+        refusals.push((format!("spec.strategy.canary.{at}"), message));
+    };
     if let Some(canary) = rollout.canary()
         && canary.dynamic_stable_scale
         && subject
@@ -374,40 +380,30 @@ fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
             .pointer(SCALE_DOWN_DELAY)
             .is_some_and(|it| !it.is_null())
     {
-        let spot = manifest.spot(&path("spec.strategy.canary.scaleDownDelaySeconds"));
         let message =
             "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
-        problems.push((spot, message.to_owned()));
+        refuse("scaleDownDelaySeconds".to_owned(), message.to_owned());
     }
     for (index, step) in rollout.steps().iter().enumerate() {
-        let at =
-            |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));
+        let at = |key: &str| format!("steps[{index}].{key}");
         if let Some(weight) = step.set_weight
             && !(0..=max).contains(&weight)
         {
             let message = format!("setWeight {weight} must be within 0 and {max}");
-            problems.push((at("setWeight"), message));
+            refuse(at("setWeight"), message);
         }
-        let header = step
-            .set_header_route
-            .as_ref()
-            .map(|it| ("setHeaderRoute", &it.name));
-        let mirror = step
-            .set_mirror_route
-            .as_ref()
-            .map(|it| ("setMirrorRoute", &it.name));
+        let header = step.set_header_route.as_ref();
+        let header = header.map(|it| ("setHeaderRoute", &it.name));
+        let mirror = step.set_mirror_route.as_ref();
+        let mirror = mirror.map(|it| ("setMirrorRoute", &it.name));
         for (key, name) in header.into_iter().chain(mirror) {
             if !listed.contains(&name) {
                 let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
-                problems.push((at(key), message));
+                refuse(at(key), message);
             }
         }
     }
-    let label = format!("Rollout {}", subject.key);
-    let problems = problems.into_iter();
-    problems
-        .map(|(spot, message)| Problem::error(spot, format!("{label}: {message}")))
-        .collect()
+    refusals
 }
 
 /// Returns the path of the plugin block that is read.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::controller::{self, ControllerRelease, Pong};
 use super::input::{self, Manifest, Unreadable};
+use super::validate;
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.
@@ -203,6 +204,9 @@ impl Source {
             });
             self.pick(name, subjects.collect::<Result<_, _>>()?)?
         };
+        if let Some((_, refusal)) = validate::refusals(&subject).into_iter().next() {
+            bail!("the controller refuses the Rollout and calls no plugin: {refusal}");
+        }
         store.put_rollout(subject.api.clone())?;
         if self.is_live() {
             self.copy_tables(&subject, &store).await?;
