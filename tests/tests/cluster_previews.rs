@@ -27,7 +27,7 @@ const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const REMOVE: &str = "RemoveManagedRoutes";
 const ANOTHER_IMAGE: &str = "registry.example.com/demo:3";
 /// Rollouts in an ordinary run. The oldest controller has one in four.
-const ROLLOUTS: u64 = 16;
+const ROLLOUTS: u64 = 12;
 /// Rollouts that run at the same time.
 const AT_ONCE: usize = 24;
 const RELEASES: [Release; 2] = [Release::V1_5, Release::V1_10];

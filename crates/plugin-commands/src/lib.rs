@@ -3,6 +3,7 @@
 //!
 //! Each command first builds a report, a plain value, and then prints it in the requested format.
 
+mod call;
 mod controller;
 mod doctor;
 mod flags;

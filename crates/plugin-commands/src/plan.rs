@@ -12,10 +12,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Answer;
+use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
 use super::trial::{Objects, Trial, objects, unmatched_entries};
-use super::update::{Call, Update, is_under_way, of_next_call};
+use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.

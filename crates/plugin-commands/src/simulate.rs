@@ -9,11 +9,12 @@ use route_store::{MemoryRouteStore, PolicyStore as _};
 use serde::Serialize;
 
 use super::Answer;
+use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
 use super::trial::{Objects, Trial, objects, unmatched_entries};
-use super::update::{Call, Event, Pass, Update};
+use super::update::{Event, Pass, Update};
 use super::world::Source;
 
 /// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-use super::update::Call;
+use super::call::Call;
 use super::world::Subject;
 
 /// Says which entries of a plugin block select no route of its tables.

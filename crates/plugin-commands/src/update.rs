@@ -7,14 +7,13 @@
 //! What depends on time happens in this order: the controller first does all that it can do at once, then all Pods of a version
 //! become available together, and then a pause, an experiment or a delay ends.
 
-use std::fmt;
-
 use rollouts_rpc::{
-    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination,
-    rollout::{CanaryStep, REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute, TrafficWeights},
+    Rollout, WeightDestination,
+    rollout::{CanaryStep, REVISION_ANNOTATION, TrafficWeights},
 };
 use serde_json::Value;
 
+use super::call::Call;
 use super::controller::ControllerRelease;
 use super::world::Subject;
 
@@ -41,18 +40,6 @@ pub(super) struct Pass {
     pub(super) calls: Vec<Call>,
 }
 
-/// A call of the controller.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Call {
-    RemoveManagedRoutes,
-    SetHeaderRoute(SetHeaderRoute),
-    SetMirrorRoute(SetMirrorRoute),
-    /// `SetWeight` alone, before the Pods of another version become the canary.
-    ResetWeight(i32, Vec<WeightDestination>),
-    /// `UpdateHash`, `SetWeight` and `VerifyWeight`, which end a pass.
-    SetWeight(i32, Vec<WeightDestination>),
-}
-
 /// What a person does at a step of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
@@ -61,58 +48,6 @@ pub(super) enum Event {
     Retry,
     PromoteFull,
     NewVersion,
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RemoveManagedRoutes => f.write_str("RemoveManagedRoutes"),
-            Self::SetHeaderRoute(route) => write!(f, "SetHeaderRoute {}", route.name),
-            Self::SetMirrorRoute(route) => write!(f, "SetMirrorRoute {}", route.name),
-            Self::ResetWeight(weight, additional) | Self::SetWeight(weight, additional) => {
-                write!(f, "SetWeight {weight}")?;
-                for destination in additional {
-                    write!(f, " {}={}", destination.service_name, destination.weight)?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Call {
-    /// Makes the call for `rollout`, and the calls that the controller makes with it.
-    pub(super) async fn make(
-        &self,
-        router: &impl TrafficRouter,
-        rollout: &Rollout,
-    ) -> Result<(), RouterError> {
-        let desired = |value| DesiredWeight {
-            value,
-            max: rollout.max_traffic_weight(),
-        };
-        match self {
-            Self::RemoveManagedRoutes => router.remove_managed_routes(rollout).await,
-            Self::SetHeaderRoute(route) => router.set_header_route(rollout, route).await,
-            Self::SetMirrorRoute(route) => router.set_mirror_route(rollout, route).await,
-            Self::ResetWeight(weight, additional) => {
-                let weight = desired(*weight);
-                router.set_weight(rollout, weight, additional).await
-            }
-            Self::SetWeight(weight, additional) => {
-                let hashes = PodHashes {
-                    canary: rollout.status.current_pod_hash.clone(),
-                    stable: rollout.status.stable_rs.clone(),
-                };
-                let weight = desired(*weight);
-                router.update_hash(rollout, &hashes, additional).await?;
-                router.set_weight(rollout, weight, additional).await?;
-                // It ends a pass. Its answer depends on Gloo and is ignored.
-                router.verify_weight(rollout, weight, additional).await?;
-                Ok(())
-            }
-        }
-    }
 }
 
 /// Behaviour of the controller that depends on its release.

@@ -86,8 +86,6 @@ enum Severity {
     Warning,
 }
 
-const SCALE_DOWN_DELAY: &str = "/spec/strategy/canary/scaleDownDelaySeconds";
-
 /// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
 const ENOUGH_FOR_A_GATEWAY: u64 = 15;
 
@@ -199,7 +197,7 @@ async fn rollout_problems(
     let spot = manifest.spot(&block_path(source, &subject.api));
     let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
     let mut problems = block_problems(source, manifest, subject);
-    let refused = refusals(subject).into_iter();
+    let refused = subject.refusals().into_iter();
     problems
         .extend(refused.map(|(at, message)| Problem::error(manifest.spot(&path(&at)), message)));
     if let Err(error) = &config
@@ -358,52 +356,6 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
         removed = inside;
     }
     problems
-}
-
-/// Returns what the controller itself refuses in steps and settings, each with its path (upstream
-/// `pkg/apis/rollouts/validation/validation.go`). The Rollout is then InvalidSpec, and no router is called.
-pub(super) fn refusals(subject: &Subject) -> Vec<(String, String)> {
-    let rollout = &subject.rollout;
-    let max = rollout.max_traffic_weight();
-    let listed = rollout.traffic_routing().into_iter();
-    let listed = listed.flat_map(|routing| &routing.managed_routes);
-    let listed: Vec<&String> = listed.map(|route| &route.name).collect();
-    let mut refusals = Vec::new();
-    let mut refuse = |at: String, message: String| {
-        let message = format!("Rollout {}: {message}", subject.key);
-        refusals.push((format!("spec.strategy.canary.{at}"), message));
-    };
-    if let Some(canary) = rollout.canary()
-        && canary.dynamic_stable_scale
-        && subject
-            .api
-            .pointer(SCALE_DOWN_DELAY)
-            .is_some_and(|it| !it.is_null())
-    {
-        let message =
-            "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
-        refuse("scaleDownDelaySeconds".to_owned(), message.to_owned());
-    }
-    for (index, step) in rollout.steps().iter().enumerate() {
-        let at = |key: &str| format!("steps[{index}].{key}");
-        if let Some(weight) = step.set_weight
-            && !(0..=max).contains(&weight)
-        {
-            let message = format!("setWeight {weight} must be within 0 and {max}");
-            refuse(at("setWeight"), message);
-        }
-        let header = step.set_header_route.as_ref();
-        let header = header.map(|it| ("setHeaderRoute", &it.name));
-        let mirror = step.set_mirror_route.as_ref();
-        let mirror = mirror.map(|it| ("setMirrorRoute", &it.name));
-        for (key, name) in header.into_iter().chain(mirror) {
-            if !listed.contains(&name) {
-                let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
-                refuse(at(key), message);
-            }
-        }
-    }
-    refusals
 }
 
 /// Returns the path of the plugin block that is read.
