@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, select};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::Api;
@@ -34,32 +34,43 @@ impl Canary {
         }
     }
 
+    /// Waits until all Pods that the controller wants are available, no others are left, and the controller is done.
+    ///
+    /// # Errors
+    /// Returns `Err` if that is not so before the deadline.
+    pub async fn pods_settle(&self, cluster: &Cluster) -> Result<()> {
+        eventually("the Pods have started and ended", async || {
+            for set in self.sets(cluster).list(&ListParams::default()).await? {
+                ensure!(all_available(&set).is_none(), "{}", set.name_any());
+            }
+            Ok(())
+        })
+        .await?;
+        self.idle().await
+    }
+
     /// Waits until an aborted update has no Pods, and the controller is done.
     ///
     /// # Errors
     /// Returns `Err` if that is not so before the deadline.
-    pub async fn pods_have_ended(&self, cluster: &Cluster) -> Result<()> {
+    pub async fn canary_ends(&self, cluster: &Cluster) -> Result<()> {
         let stable = self.rollout().await?.data["status"]["stableRS"].take();
+        let stable = stable.as_str().context("no stable version")?;
         eventually("the canary has no Pods", async || {
             for set in self.sets(cluster).list(&ListParams::default()).await? {
-                if !set.owner_references().iter().any(|it| it.kind == "Rollout") {
-                    continue;
-                }
-                let replicas = set.spec.replicas.unwrap_or_default();
-                let is_stable = stable
-                    .as_str()
-                    .is_some_and(|hash| set.name_any().ends_with(hash));
-                let is_settled = all_available(&set).is_none();
+                let is_version = set.owner_references().iter().any(|it| it.kind == "Rollout");
+                let is_canary = is_version && !set.name_any().ends_with(stable);
+                let pods = set.spec.replicas;
                 ensure!(
-                    is_settled && (is_stable || replicas == 0),
-                    "{}: {replicas}",
+                    !is_canary || pods == Some(0),
+                    "{}: {pods:?}",
                     set.name_any()
                 );
             }
             Ok(())
         })
         .await?;
-        self.idle().await
+        self.pods_settle(cluster).await
     }
 
     fn sets(&self, cluster: &Cluster) -> Api<ReplicaSet> {
