@@ -450,6 +450,7 @@ async fn simulate_plays_what_the_controllers_call() -> Result<()> {
         .await
 }
 
+#[expect(clippy::print_stderr, reason = "output of a test program")]
 async fn compare(
     cluster: &Cluster,
     records: &[std::path::PathBuf],
