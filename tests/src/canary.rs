@@ -9,6 +9,7 @@ mod aborts;
 mod endpoints;
 mod history;
 mod passes;
+mod pods;
 pub mod updates;
 
 use std::collections::BTreeSet;
@@ -217,11 +218,32 @@ impl Canary {
         name: &'static str,
         manifests: &str,
     ) -> Result<Self> {
-        let client = cluster.client();
         let objects = manifest::parse(&manifests.replace("$NAMESPACE", namespace))?;
-        manifest::apply(client, &objects).await?;
-        let reconciles = Reconciles::new(cluster.controller()?.log(), namespace, name);
-        let canary = Self {
+        manifest::apply(cluster.client(), &objects).await?;
+        let canary = Self::of(cluster, cluster.controller()?, namespace, name);
+        canary.healthy().await?;
+        Ok(canary)
+    }
+
+    /// Creates the objects of a canary that `controller` reconciles. The Rollout and the RouteTable have the name of those in
+    /// `testdata/canary.yaml`. Does not wait for the first revision.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server rejects an object.
+    pub async fn create(
+        cluster: &Cluster,
+        controller: &Controller,
+        namespace: &str,
+        objects: &[DynamicObject],
+    ) -> Result<Self> {
+        manifest::apply(cluster.client(), objects).await?;
+        Ok(Self::of(cluster, controller, namespace, NAME))
+    }
+
+    fn of(cluster: &Cluster, controller: &Controller, namespace: &str, name: &'static str) -> Self {
+        let client = cluster.client();
+        let reconciles = Reconciles::new(controller.log(), namespace, name);
+        Self {
             name,
             namespace: namespace.to_owned(),
             table: NAME.to_owned(),
@@ -229,9 +251,7 @@ impl Canary {
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
             tables: tables(client, namespace),
             events: Api::namespaced(client.clone(), namespace),
-        };
-        canary.healthy().await?;
-        Ok(canary)
+        }
     }
 
     /// Waits until the newest revision is stable and the controller has observed the last change.
@@ -239,14 +259,7 @@ impl Canary {
     /// # Errors
     /// Returns `Err` if it does not happen before the deadline.
     pub async fn healthy(&self) -> Result<()> {
-        self.settled("the Rollout is healthy", |rollout| {
-            let status = &rollout.data["status"];
-            let generation = rollout.metadata.generation.unwrap_or_default().to_string();
-            status["phase"] == "Healthy"
-                && status["stableRS"] == status["currentPodHash"]
-                && status["observedGeneration"] == generation
-        })
-        .await
+        self.settled("the Rollout is healthy", is_healthy).await
     }
 
     /// Waits until the newest revision is stable. Unlike [`Canary::healthy`], it does not wait until the controller has
@@ -277,6 +290,27 @@ impl Canary {
         .await
     }
 
+    /// Waits until the Rollout pauses at a step without a duration, or its newest revision is stable. Returns the index of the step.
+    ///
+    /// # Errors
+    /// Returns `Err` if neither happens before the deadline.
+    pub async fn paused_or_healthy(&self) -> Result<Option<usize>> {
+        let paused = |rollout: &DynamicObject| {
+            let index =
+                usize::try_from(rollout.data["status"]["currentStepIndex"].as_u64()?).ok()?;
+            let pause = &rollout.data["spec"]["strategy"]["canary"]["steps"][index]["pause"];
+            let is_paused = rollout.data["status"]["pauseConditions"].is_array();
+            (is_paused && pause["duration"].is_null()).then_some(index)
+        };
+        let mut step = None;
+        self.settled("the Rollout pauses or is healthy", |rollout| {
+            step = paused(rollout).filter(|_| is_observed(rollout));
+            step.is_some() || is_healthy(rollout)
+        })
+        .await?;
+        Ok(step)
+    }
+
     /// Waits until the controller has aborted the update and has observed the last change. The controller writes the weights
     /// to the status after a reconcile in which every call of the plugin succeeded.
     ///
@@ -285,10 +319,9 @@ impl Canary {
     pub async fn aborted(&self) -> Result<()> {
         self.settled("the Rollout is aborted", |rollout| {
             let status = &rollout.data["status"];
-            let generation = rollout.metadata.generation.unwrap_or_default().to_string();
             status["phase"] == "Degraded"
                 && status["canary"]["weights"]["canary"]["weight"] == 0
-                && status["observedGeneration"] == generation
+                && is_observed(rollout)
         })
         .await
     }
@@ -305,7 +338,11 @@ impl Canary {
     ///
     /// The controller writes the result of a reconcile to its cache, over a change that arrived meanwhile, and misses that
     /// change until the next one. Users are never fast enough for this, but tests are.
-    async fn settled(&self, what: &str, wanted: impl Fn(&DynamicObject) -> bool) -> Result<()> {
+    async fn settled(
+        &self,
+        what: &str,
+        mut wanted: impl FnMut(&DynamicObject) -> bool,
+    ) -> Result<()> {
         eventually(what, async || {
             let rollout = self.rollouts.get(self.name).await?;
             ensure!(wanted(&rollout), "{rollout:#?}");
@@ -699,6 +736,19 @@ impl Canary {
         })
         .await
     }
+}
+
+/// Whether the controller has observed the current spec.
+fn is_observed(rollout: &DynamicObject) -> bool {
+    let generation = rollout.metadata.generation.unwrap_or_default().to_string();
+    rollout.data["status"]["observedGeneration"] == generation
+}
+
+fn is_healthy(rollout: &DynamicObject) -> bool {
+    let status = &rollout.data["status"];
+    status["phase"] == "Healthy"
+        && status["stableRS"] == status["currentPodHash"]
+        && is_observed(rollout)
 }
 
 /// Returns [`MANIFESTS`] with one copy of the RouteTable for each name.

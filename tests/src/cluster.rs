@@ -189,6 +189,11 @@ impl Cluster {
         self.controllers.first().context("there is no controller")
     }
 
+    /// Returns all controllers, in the order of their start.
+    pub fn controllers(&self) -> &[Controller] {
+        &self.controllers
+    }
+
     /// Removes the controller that was started first from the cluster, and returns it.
     ///
     /// # Errors
@@ -340,7 +345,11 @@ impl Cluster {
     /// # Errors
     /// Returns `Err` if the program does not exist.
     pub async fn register_and_start(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
-        let location = format!("file://{}", plugin_binary()?.display());
+        let program = match setup.program {
+            Some(program) => program.to_owned(),
+            None => plugin_binary()?,
+        };
+        let location = format!("file://{}", program.display());
         let plugins = setup
             .plugins
             .iter()

@@ -92,6 +92,7 @@ async fn disconnect(local: &mut Cluster, management: &Cluster, kubeconfig: &Path
 
     let next = Setup {
         kubeconfig: None,
+        program: None,
         ..setup
     };
     local.add_controller(RELEASE, next)?;

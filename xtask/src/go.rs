@@ -239,6 +239,22 @@ pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
     in_cluster(sh, others.env("CHAOS_OUTAGE_SECONDS", OUTAGE), &plugin)
 }
 
+/// Compares `simulate` with released controllers for a number of random Rollouts, with seeds from `first`.
+///
+/// # Errors
+/// Returns `Err` if a build fails, or a difference is found.
+pub(crate) fn previews(sh: &Shell, rollouts: u64, first: Option<u64>) -> anyhow::Result<()> {
+    let plugin = plugin::build(sh)?;
+    build(sh)?;
+    let examples = Programs::build(sh)?.examples();
+    let soak = e2e::command(sh, &["cluster_previews"]).args(["--", "--nocapture"]);
+    let soak = soak
+        .env("PREVIEWS", rollouts.to_string())
+        .env("PREVIEWS_SEED", first.unwrap_or(1).to_string())
+        .env("EXAMPLES_DIR", examples);
+    in_cluster(sh, soak, &plugin)
+}
+
 /// `cargo xtask cluster`: starts the cluster of the tests, and keeps it until Ctrl-C.
 ///
 /// # Errors

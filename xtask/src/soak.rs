@@ -1,5 +1,5 @@
 //! `cargo xtask soak`: runs the model of the plugin, its interleavings, real rollouts under disturbances, promotions under load,
-//! or the proof by requests, longer than the tests do.
+//! the proof by requests, or the comparison of previews with controllers, longer than the tests do.
 
 use xshell::{Shell, cmd};
 
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// Minutes of histories, or of disturbances.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// Repeat the histories of a run that printed this number, or begin with this interleaving.
+    /// Repeat the histories of a run that printed this number, or begin with this interleaving, or with this Rollout.
     #[arg(long)]
     seed: Option<u64>,
     /// Instead of histories in memory, run real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`, and then the
@@ -41,6 +41,16 @@ pub(crate) struct Args {
         conflicts_with_all = ["seed", "chaos", "minutes", "traffic"]
     )]
     meaning: Option<u64>,
+    /// Instead of histories in memory, update this many random Rollouts with the released controllers and with `simulate`, and
+    /// compare the calls. Needs Go.
+    #[arg(
+        long,
+        value_name = "ROLLOUTS",
+        num_args = 0..=1,
+        default_missing_value = "300",
+        conflicts_with_all = ["chaos", "minutes", "traffic", "meaning", "races"]
+    )]
+    previews: Option<u64>,
     /// Instead of histories in memory, play interleavings of calls and the work between them, on all cores.
     #[arg(long, conflicts_with_all = ["chaos", "minutes", "traffic", "meaning"])]
     races: bool,
@@ -66,6 +76,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     if let Some(tables) = args.meaning {
         return traffic::meaning(sh, tables);
+    }
+    if let Some(rollouts) = args.previews {
+        return go::previews(sh, rollouts, args.seed);
     }
     if args.races {
         return races(sh, args);

@@ -21,7 +21,7 @@ use serde_json::Value;
 /// the weight step by step, and waits before each step until the canary has no more Pods than the step needs. But these Pods stay
 /// until their deadline. So an update with more canary Pods than its lowest `setWeight` needs waits forever. #4900 mends it after 1.10.2.
 const ABORTS_STALL: RangeInclusive<ControllerRelease> =
-    ControllerRelease([1, 9, 0])..=ControllerRelease([1, 10, 2]);
+    ControllerRelease::new(1, 9, 0)..=ControllerRelease::new(1, 10, 2);
 
 /// The namespace of the controller in the released manifests.
 pub(super) const NAMESPACE: &str = "argo-rollouts";
@@ -74,6 +74,13 @@ impl fmt::Display for ControllerRelease {
 }
 
 impl ControllerRelease {
+    /// The newest release that the tests compare with `simulate`.
+    pub(super) const NEWEST: Self = Self([1, 10, 2]);
+
+    pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self([major, minor, patch])
+    }
+
     /// Returns the release in the tag of an image; `None` if it has a digest only, or a tag of another form.
     pub(super) fn of_image(image: &str) -> Option<Self> {
         let image = image.split('@').next().unwrap_or(image);

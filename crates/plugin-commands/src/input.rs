@@ -1,10 +1,12 @@
 //! Reads manifests from files and stdin. A [`Located`] document keeps the position of each of its values.
 
+use std::error::Error;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use gloo_types::ObjectKey;
+use rollouts_rpc::error_chain;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
@@ -77,6 +79,14 @@ impl Manifest {
             .get("kind")
             .and_then(Value::as_str)
             .unwrap_or_default()
+    }
+
+    /// Returns why this object cannot be read, with the position of the value at the dotted path `at`.
+    pub(super) fn unreadable(&self, at: &str, error: &dyn Error) -> Unreadable {
+        Unreadable {
+            spot: self.spot(&path(at)),
+            reason: error_chain(error),
+        }
     }
 
     /// Returns the position of the value at `path`.

@@ -3,18 +3,20 @@
 //!
 //! Each command first builds a report, a plain value, and then prints it in the requested format.
 
+mod call;
 mod controller;
 mod doctor;
 mod flags;
 mod input;
 mod install;
 mod output;
-mod passes;
 mod plan;
 mod restore;
 mod routes;
 mod simulate;
 mod status;
+mod trial;
+mod update;
 mod validate;
 mod world;
 

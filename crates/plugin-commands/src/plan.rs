@@ -1,20 +1,23 @@
 //! `plan`: shows what one call of the controller would change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use gloo_router::from_rpc;
-use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
-use rollouts_rpc::WeightDestination;
-use route_store::{MemoryRouteStore, Operation, PolicyStore as _, StoreError};
+use gloo_types::ObjectKey;
+use rollouts_rpc::{Rollout, WeightDestination};
+use route_store::{MemoryRouteStore, Operation};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Answer;
+use super::call::Call;
+use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::passes::{Call, Pass, Trial, Update, unmatched_entries};
-use super::world::Source;
+use super::trial::{Objects, Trial, objects, unmatched_entries};
+use super::update::{Update, is_under_way, of_next_call};
+use super::world::{Source, Subject};
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.
 ///
@@ -84,6 +87,9 @@ enum PlanFormat {
 #[derive(Debug, Serialize)]
 struct Report {
     rollout: String,
+    /// What the status of the Rollout does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assumed: Option<&'static str>,
     calls: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
@@ -110,21 +116,22 @@ struct Change {
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
-    let update = Update::new(&subject);
-    let before = objects(&store).await?;
+    let before = objects(&store, |table| table).await?;
     let trial = Trial::new(&store, args.source.policy(), &subject);
     let mut report = Report {
         rollout: subject.key.to_string(),
+        assumed: args.assumed(&subject),
         calls: Vec::new(),
         refused: None,
         unmatched: None,
         warnings: Vec::new(),
         changes: Vec::new(),
     };
-    let pass = args.pass(&update)?;
+    let release = args.source.release(None).await;
+    let (rollout, calls) = args.calls(&subject, release.unwrap_or(ControllerRelease::NEWEST))?;
     let mut deferred = None;
-    for call in &pass.calls {
-        let outcome = trial.call(&pass.rollout, call).await;
+    for call in &calls {
+        let outcome = trial.call(&rollout, call).await;
         report.calls.push(call.to_string());
         report.warnings.extend(outcome.warnings);
         report.refused = report.refused.or(outcome.error);
@@ -135,7 +142,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     if let Ok(config) = config {
         report.unmatched = unmatched_entries(&config, &store).await;
     }
-    report.changes = changes(&store, &before, &objects(&store).await?);
+    report.changes = changes(&store, &before, &objects(&store, |table| table).await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,
         PlanFormat::Json => output::json(&report)?,
@@ -149,26 +156,54 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 impl Args {
-    /// Returns the requested calls, as the controller would make them.
-    fn pass(&self, update: &Update<'_>) -> anyhow::Result<Pass> {
-        let asked = &self.asked;
-        let only = |call: Call, pass: Pass| Pass {
-            calls: vec![call],
-            ..pass
-        };
-        let here = Pass {
-            at: String::new(),
-            rollout: update.rollout().clone(),
-            calls: Vec::new(),
-        };
-        if let Some(index) = asked.step {
-            let Some(pass) = update.step(index).into_iter().next() else {
-                let steps = update.steps();
-                bail!("the Rollout has no step {index}: it has {steps}, counted from 0");
-            };
-            return Ok(pass);
+    /// Returns what is assumed about the Rollout, besides its status.
+    fn assumed(&self, subject: &Subject) -> Option<&'static str> {
+        let status = &subject.rollout.status;
+        match is_under_way(&subject.rollout) {
+            false => {
+                Some("the Rollout is at rest: planned as if a new version had just been applied")
+            }
+            true if !self.is_at_step() => None,
+            true if status.abort => {
+                Some("the Rollout is aborted: planned as if it had been retried")
+            }
+            true if status.promote_full => {
+                Some("the Rollout is being promoted in full: planned as if it were not")
+            }
+            true => None,
         }
+    }
+
+    /// Whether the calls are those of a step, which may not be the current one.
+    const fn is_at_step(&self) -> bool {
+        let asked = &self.asked;
+        asked.step.is_some() || asked.header_route.is_some() || asked.mirror_route.is_some()
+    }
+
+    /// Returns the requested calls, as the controller would make them, and the Rollout at that time.
+    fn calls(
+        &self,
+        subject: &Subject,
+        release: ControllerRelease,
+    ) -> anyhow::Result<(Rollout, Vec<Call>)> {
+        let asked = &self.asked;
+        let update = Update::new(subject, release);
+        if let Some(index) = asked.step {
+            update.require_step(index)?;
+            let pass = update.step(index).into_iter().next();
+            let pass = pass.with_context(|| format!("an update does not reach step {index}"))?;
+            return Ok((pass.rollout, pass.calls));
+        }
+        let rollout = of_next_call(subject);
         if let Some(weight) = asked.weight {
+            let max = rollout.max_traffic_weight();
+            let others = self.additional.iter().map(|(_, weight)| *weight);
+            for weight in [weight].into_iter().chain(others) {
+                ensure!(
+                    (0..=max).contains(&weight),
+                    "{weight} is not a weight of this Rollout: use 0 to {max}"
+                );
+            }
             let additional = self
                 .additional
                 .iter()
@@ -177,8 +212,7 @@ impl Args {
                     service_name: service.clone(),
                     pod_template_hash: service.clone(),
                 });
-            let call = Call::SetWeight(weight, additional.collect());
-            return Ok(only(call, here));
+            return Ok((rollout, vec![Call::SetWeight(weight, additional.collect())]));
         }
         let is_asked_for = |call: &Call| match call {
             Call::SetHeaderRoute(route) => Some(&route.name) == asked.header_route.as_ref(),
@@ -186,38 +220,15 @@ impl Args {
             _ => false,
         };
         if let Some(name) = asked.header_route.as_ref().or(asked.mirror_route.as_ref()) {
-            let passes = (0..update.steps()).flat_map(|index| update.step(index));
-            let found = passes.into_iter().find_map(|pass| {
-                let call = pass.calls.iter().find(|call| is_asked_for(call)).cloned()?;
-                Some(only(call, pass))
+            let mut passes = update.passes(None).into_iter();
+            let found = passes.find_map(|pass| {
+                let call = pass.calls.into_iter().find(is_asked_for)?;
+                Some((pass.rollout, vec![call]))
             });
             return found.with_context(|| format!("no step sets a route {name}"));
         }
-        Ok(only(Call::RemoveManagedRoutes, here))
+        Ok((rollout, vec![Call::RemoveManagedRoutes]))
     }
-}
-
-type Objects = BTreeMap<(&'static str, ObjectKey), Value>;
-
-async fn objects(store: &MemoryRouteStore) -> Result<Objects, StoreError> {
-    let mut objects = Objects::new();
-    for table in store.tables()? {
-        let key = table.key().clone();
-        objects.insert((RouteTable::KIND, key), unversioned(table.into_raw()));
-    }
-    for policy in store.policies().await? {
-        let key = policy.key().clone();
-        objects.insert((MirrorPolicy::KIND, key), unversioned(policy.into_raw()));
-    }
-    Ok(objects)
-}
-
-/// Removes the version that the memory store sets.
-fn unversioned(mut object: Value) -> Value {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.shift_remove("resourceVersion");
-    }
-    object
 }
 
 fn changes(store: &MemoryRouteStore, before: &Objects, after: &Objects) -> Vec<Change> {
@@ -254,6 +265,9 @@ fn without_version(patch: &json_patch::Patch) -> Value {
 fn text(report: &Report) -> anyhow::Result<String> {
     let mut text = styled(BOLD, &format!("Rollout {}", report.rollout));
     text += &format!(": {}\n", report.calls.join(", "));
+    if let Some(assumed) = report.assumed {
+        text += &styled(DIM, &format!("{assumed}\n"));
+    }
     for change in &report.changes {
         let label = format!("{} {}", change.kind, change.object);
         text += "\n";

@@ -4,11 +4,15 @@ use gloo_types::{
     DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
     effective_weights,
 };
+use rollouts_rpc::{Rollout, WeightDestination};
 use route_planner::managed_by;
 use serde::Serialize;
 
+/// How many percent points the canary's weight may differ from the one that the controller asks for.
+const TOLERATED: u32 = 5;
+
 /// The destinations of one route.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
@@ -20,6 +24,16 @@ pub(super) struct RouteState {
     pub(super) destinations: Vec<Share>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) copies: Vec<Copies>,
+    /// The weight that the controller asks for and the one that the route has, in percent of the Rollout's share, if they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rounded: Option<Rounded>,
+}
+
+/// A weight that a route cannot have exactly, because weights are whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Rounded {
+    asked: u32,
+    gets: u32,
 }
 
 /// The destination of copies of a route's requests.
@@ -31,29 +45,74 @@ pub(super) struct Copies {
 }
 
 /// A destination and its weight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
     pub(super) destination: String,
     /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
     /// documents at least 1.
     pub(super) weight: Option<u32>,
+    /// Name of its object.
+    #[serde(skip)]
+    pub(super) service: Option<String>,
 }
 
 impl RouteState {
+    /// Whether both are states of one route.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.table == other.table && self.route == other.route
+    }
+
+    /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
+    /// [`TOLERATED`].
+    pub(super) fn compare(
+        &mut self,
+        rollout: &Rollout,
+        weight: i32,
+        additional: &[WeightDestination],
+    ) -> Option<String> {
+        let services = rollout.services().filter(|_| self.managed_by.is_none())?;
+        // `None` for subsets of one Service.
+        let share = |service: &str| {
+            let is_it = |share: &&Share| share.service.as_deref() == Some(service);
+            let mut found = self.destinations.iter().filter(is_it);
+            let share = found.next().map_or(0, |share| share.weight.unwrap_or(0));
+            found.next().is_none().then_some(share)
+        };
+        let canary = share(services.canary)?;
+        let mut all = canary + share(services.stable)?;
+        for other in additional {
+            all += share(&other.service_name)?;
+        }
+        // More than the maximum is scaled down.
+        let whole = additional.iter().map(|it| i64::from(it.weight));
+        let whole = whole.sum::<i64>() + i64::from(weight);
+        let max = whole.max(i64::from(rollout.max_traffic_weight())).max(1);
+        let asked = u32::try_from(i64::from(weight) * 100 / max).ok()?;
+        let gets = (canary * 100 + all / 2).checked_div(all)?;
+        self.rounded = (asked != gets).then_some(Rounded { asked, gets });
+        (asked.abs_diff(gets) > TOLERATED).then(|| {
+            format!(
+                "RouteTable {}: route {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+                self.table, self.route
+            )
+        })
+    }
+
     pub(super) fn shares(&self) -> String {
         let shares = self.destinations.iter();
-        let shares = shares.map(
-            |Share {
-                 destination,
-                 weight,
-             }| match weight {
-                Some(weight) => format!("{destination} {weight}"),
-                None => format!("{destination} unset"),
-            },
-        );
+        let shares = shares.map(|it| match it.weight {
+            Some(weight) => format!("{} {weight}", it.destination),
+            None => format!("{} unset", it.destination),
+        });
         let copies = self.copies.iter();
         let copies = copies.map(|it| format!("copies to {} {}", it.destination, it.percentage));
-        shares.chain(copies).collect::<Vec<_>>().join(", ")
+        let text = shares.chain(copies).collect::<Vec<_>>().join(", ");
+        match self.rounded {
+            Some(Rounded { asked, gets }) => {
+                format!("{text} (canary gets {gets} % of the Rollout's share, asked {asked} %)")
+            }
+            None => text,
+        }
     }
 }
 
@@ -71,14 +130,15 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         RouteState {
             table: table.key().to_string(),
             route,
-            managed_by: None,
             destinations: shares
-                .map(|(destination, weight)| Share {
+                .zip(destinations)
+                .map(|((destination, weight), it)| Share {
                     destination,
                     weight,
+                    service: it.reference.as_ref().map(|it| it.name.clone()),
                 })
                 .collect(),
-            copies: Vec::new(),
+            ..RouteState::default()
         }
     };
     let mut states = Vec::new();

@@ -1,13 +1,12 @@
 //! `validate`: lists every problem of Rollouts and their tables, with its position.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use gloo_router::{ASSUMED_PORT, ShiftError, from_rpc};
-use gloo_types::{
-    DocumentError, MirrorPolicy, MirrorPolicyDoc, Resource, RouteTable, RouteTableDoc, violations,
-};
+use gloo_types::{Resource as _, RouteTable, RouteTableDoc, violations};
 use rollouts_rpc::error_chain;
 use route_planner::{ConfigProblem, PluginConfig};
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
@@ -16,10 +15,11 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use super::controller::{ControllerRelease, abort_advice};
-use super::input::{self, Manifest, Spot, Step, path};
+use super::input::{self, Manifest, Spot, Step, Unreadable, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
-use super::passes::{Trial, Update, unmatched_entries};
 use super::simulate::{End, run_update};
+use super::trial::{Trial, unmatched_entries};
+use super::update::Update;
 use super::world::{Source, Subject};
 
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
@@ -86,8 +86,6 @@ enum Severity {
     Warning,
 }
 
-const SCALE_DOWN_DELAY: &str = "/spec/strategy/canary/scaleDownDelaySeconds";
-
 /// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
 const ENOUGH_FOR_A_GATEWAY: u64 = 15;
 
@@ -113,47 +111,39 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     } else {
         input::read(&source.files)
     };
-    let mut problems: BTreeSet<Problem> = unreadable
-        .into_iter()
-        .map(|error| Problem::error(error.spot, error.reason))
-        .collect();
-
+    let mut unreadable = unreadable;
+    let store = MemoryRouteStore::default();
+    let mut problems: BTreeSet<Problem> = BTreeSet::new();
     let mut route_tables = 0;
     for manifest in &manifests {
-        match manifest.kind() {
-            RouteTable::KIND => {
-                route_tables += 1;
-                problems.extend(table_problems(
-                    manifest,
-                    &source.with_namespace(&manifest.value),
-                ));
-            }
-            MirrorPolicy::KIND => {
-                let policy = MirrorPolicyDoc::from_value(source.with_namespace(&manifest.value));
-                problems.extend(policy.err().map(|error| document(manifest, &error)));
-            }
-            _ => {}
+        let is_table = manifest.kind() == RouteTable::KIND;
+        route_tables += usize::from(is_table);
+        unreadable.extend(source.put(&store, manifest).err());
+        if is_table {
+            let table = source.with_namespace(&manifest.value);
+            problems.extend(table_problems(manifest, table));
         }
     }
-    let mut release = args.controller_release;
-    if release.is_none() && source.is_live() {
-        release = source.controller_release().await;
-    }
+    problems.extend(unreadable.into_iter().map(Problem::from));
+    let release = source.release(args.controller_release).await;
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
         match source.subject(&manifest.value) {
             Ok(subject) => {
                 let store = Arc::new(MemoryRouteStore::default());
-                // Objects that cannot be parsed are already reported.
-                source.fill_what_parses(&store, &manifests);
+                for manifest in &manifests {
+                    // What cannot be read is already reported.
+                    let _ = source.put(&store, manifest);
+                }
                 problems.extend(scaling_problems(manifest, &subject, release));
                 problems.extend(ping_pong_problem(source, manifest, &subject).await);
-                problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
+                let release = release.unwrap_or(ControllerRelease::NEWEST);
+                let found = rollout_problems(source, manifest, &subject, &store, release);
+                problems.extend(found.await?);
             }
             Err(error) => {
-                let spot = manifest.spot(&path(&error.path));
-                problems.insert(Problem::error(spot, error_chain(&error)));
+                problems.insert(manifest.unreadable(&error.path, &error).into());
             }
         }
     }
@@ -173,26 +163,25 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     })
 }
 
-/// Returns the problems that make a table invalid to Gloo.
-fn table_problems(manifest: &Manifest, object: &Value) -> Vec<Problem> {
-    let table = match RouteTableDoc::from_value(object.clone()) {
-        Ok(table) => table,
-        Err(error) => return vec![document(manifest, &error)],
+/// Returns the problems that make a table invalid to Gloo, as far as it can be read.
+fn table_problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
+    let version = object.get("apiVersion").cloned();
+    let Ok(table) = RouteTableDoc::from_value(object) else {
+        return Vec::new();
+    };
+    let error = |at: &str, what: &dyn fmt::Display| {
+        let message = format!("RouteTable {}: {what}", table.key());
+        Problem::error(manifest.spot(&path(at)), message)
     };
     let expected = format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION);
     let mut problems = Vec::new();
-    if object.get("apiVersion").and_then(Value::as_str) != Some(&expected) {
-        let spot = manifest.spot(&path("apiVersion"));
-        let message = format!("RouteTable {}: apiVersion must be {expected}", table.key());
-        problems.push(Problem::error(spot, message));
+    if version.as_ref().and_then(Value::as_str) != Some(&expected) {
+        let message = format!("apiVersion must be {expected}");
+        problems.push(error("apiVersion", &message));
     }
-    match table.spec() {
-        Ok(spec) => problems.extend(violations(&spec).iter().map(|violation| {
-            let spot = manifest.spot(&path(&violation.path));
-            Problem::error(spot, format!("RouteTable {}: {violation}", table.key()))
-        })),
-        Err(error) => problems.push(document(manifest, &error)),
-    }
+    let violations = table.spec().map(|spec| violations(&spec));
+    let violations = violations.into_iter().flatten();
+    problems.extend(violations.map(|violation| error(&violation.path, &violation)));
     problems
 }
 
@@ -202,12 +191,15 @@ async fn rollout_problems(
     manifest: &Manifest,
     subject: &Subject,
     store: &Arc<MemoryRouteStore>,
+    release: ControllerRelease,
 ) -> anyhow::Result<Vec<Problem>> {
     let label = format!("Rollout {}", subject.key);
     let spot = manifest.spot(&block_path(source, &subject.api));
     let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
     let mut problems = block_problems(source, manifest, subject);
-    problems.extend(step_problems(manifest, subject));
+    let refused = subject.refusals().into_iter();
+    problems
+        .extend(refused.map(|(at, message)| Problem::error(manifest.spot(&path(&at)), message)));
     if let Err(error) = &config
         && (problems.is_empty() || is_of_several_blocks(error))
     {
@@ -237,18 +229,12 @@ async fn rollout_problems(
     });
     store.put_rollout(subject.api.clone())?;
     let trial = Trial::new(store, source.policy(), subject);
-    let report = run_update(&trial, store, &Update::new(subject).passes(None)).await?;
+    let report = run_update(&trial, store, &Update::new(subject, release).passes(None)).await?;
 
     let steps = path("spec.strategy.canary.steps");
     let mut problems: Vec<Problem> = unmatched.into_iter().collect();
     for pass in &report.passes {
-        // The name of a pass at a step starts with the index of the step.
-        let index = pass
-            .at
-            .split(' ')
-            .next()
-            .and_then(|index| index.parse().ok());
-        let spot = match index {
+        let spot = match pass.step {
             Some(index) => {
                 let mut step = steps.clone();
                 step.push(Step::Index(index));
@@ -372,58 +358,6 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
     problems
 }
 
-/// Returns the problems of steps and settings that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
-/// The Rollout is then InvalidSpec, and no router is called.
-fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
-    let rollout = &subject.rollout;
-    let max = rollout.max_traffic_weight();
-    let listed = rollout.traffic_routing().into_iter();
-    let listed = listed.flat_map(|routing| &routing.managed_routes);
-    let listed: Vec<&String> = listed.map(|route| &route.name).collect();
-    let mut problems = Vec::new();
-    if let Some(canary) = rollout.canary()
-        && canary.dynamic_stable_scale
-        && subject
-            .api
-            .pointer(SCALE_DOWN_DELAY)
-            .is_some_and(|it| !it.is_null())
-    {
-        let spot = manifest.spot(&path("spec.strategy.canary.scaleDownDelaySeconds"));
-        let message =
-            "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
-        problems.push((spot, message.to_owned()));
-    }
-    for (index, step) in rollout.steps().iter().enumerate() {
-        let at =
-            |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));
-        if let Some(weight) = step.set_weight
-            && !(0..=max).contains(&weight)
-        {
-            let message = format!("setWeight {weight} must be within 0 and {max}");
-            problems.push((at("setWeight"), message));
-        }
-        let header = step
-            .set_header_route
-            .as_ref()
-            .map(|it| ("setHeaderRoute", &it.name));
-        let mirror = step
-            .set_mirror_route
-            .as_ref()
-            .map(|it| ("setMirrorRoute", &it.name));
-        for (key, name) in header.into_iter().chain(mirror) {
-            if !listed.contains(&name) {
-                let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
-                problems.push((at(key), message));
-            }
-        }
-    }
-    let label = format!("Rollout {}", subject.key);
-    let problems = problems.into_iter();
-    problems
-        .map(|(spot, message)| Problem::error(spot, format!("{label}: {message}")))
-        .collect()
-}
-
 /// Returns the path of the plugin block that is read.
 fn block_path(source: &Source, api: &Value) -> Vec<Step> {
     let mut at = path("spec.strategy.canary.trafficRouting.plugins");
@@ -467,8 +401,10 @@ fn remove(value: &mut Value, path: &[Step]) -> bool {
     }
 }
 
-fn document(manifest: &Manifest, error: &DocumentError) -> Problem {
-    Problem::error(manifest.spot(&path(error.path())), error_chain(error))
+impl From<Unreadable> for Problem {
+    fn from(Unreadable { spot, reason }: Unreadable) -> Self {
+        Self::error(spot, reason)
+    }
 }
 
 impl Problem {

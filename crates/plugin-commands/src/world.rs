@@ -6,8 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use gloo_router::{Policy, from_rpc};
-use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
-use rollouts_rpc::{Rollout, error_chain};
+use gloo_types::{
+    DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable,
+    RouteTableDoc,
+};
+use rollouts_rpc::Rollout;
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
     RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
@@ -15,7 +18,7 @@ use route_store::{
 use serde_json::{Value, json};
 
 use super::controller::{self, ControllerRelease, Pong};
-use super::input::{self, Manifest, Unreadable, path};
+use super::input::{self, Manifest, Unreadable};
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.
@@ -118,6 +121,52 @@ impl Subject {
         }
     }
 
+    /// Returns what the controller itself refuses in steps and settings, each with its path (upstream
+    /// `pkg/apis/rollouts/validation/validation.go`). The Rollout is then InvalidSpec, and no router is called.
+    pub(super) fn refusals(&self) -> Vec<(String, String)> {
+        let rollout = &self.rollout;
+        let max = rollout.max_traffic_weight();
+        let listed = rollout.traffic_routing().into_iter();
+        let listed = listed.flat_map(|routing| &routing.managed_routes);
+        let listed: Vec<&String> = listed.map(|route| &route.name).collect();
+        let mut refusals = Vec::new();
+        let mut refuse = |at: String, message: String| {
+            let message = format!("Rollout {}: {message}", self.key);
+            refusals.push((format!("spec.strategy.canary.{at}"), message));
+        };
+        if let Some(canary) = rollout.canary()
+            && canary.dynamic_stable_scale
+            && self
+                .api
+                .pointer("/spec/strategy/canary/scaleDownDelaySeconds")
+                .is_some_and(|it| !it.is_null())
+        {
+            let message =
+                "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
+            refuse("scaleDownDelaySeconds".to_owned(), message.to_owned());
+        }
+        for (index, step) in rollout.steps().iter().enumerate() {
+            let at = |key: &str| format!("steps[{index}].{key}");
+            if let Some(weight) = step.set_weight
+                && !(0..=max).contains(&weight)
+            {
+                let message = format!("setWeight {weight} must be within 0 and {max}");
+                refuse(at("setWeight"), message);
+            }
+            let header = step.set_header_route.as_ref();
+            let header = header.map(|it| ("setHeaderRoute", &it.name));
+            let mirror = step.set_mirror_route.as_ref();
+            let mirror = mirror.map(|it| ("setMirrorRoute", &it.name));
+            for (key, name) in header.into_iter().chain(mirror) {
+                if !listed.contains(&name) {
+                    let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
+                    refuse(at(key), message);
+                }
+            }
+        }
+        refusals
+    }
+
     /// Returns the stable Service; `None` if no step is an experiment.
     fn stable_of_experiments(&self) -> Option<ObjectKey> {
         let steps = self
@@ -191,19 +240,18 @@ impl Source {
                 return Err(error.into());
             }
             for manifest in &manifests {
-                self.put(&store, manifest)
-                    .map_err(|error| unreadable_manifest(manifest, &error))?;
+                self.put(&store, manifest)?;
             }
             let subjects = manifests.iter().filter(|it| self.is_subject(it));
             let subjects = subjects.map(|manifest| {
-                let located = |error: Mistyped| Unreadable {
-                    spot: manifest.spot(&path(&error.path)),
-                    reason: error_chain(&error),
-                };
-                self.subject(&manifest.value).map_err(located)
+                let subject = self.subject(&manifest.value);
+                subject.map_err(|error| manifest.unreadable(&error.path, &error))
             });
             self.pick(name, subjects.collect::<Result<_, _>>()?)?
         };
+        if let Some((_, refusal)) = subject.refusals().into_iter().next() {
+            bail!("the controller refuses the Rollout and calls no plugin: {refusal}");
+        }
         store.put_rollout(subject.api.clone())?;
         if self.is_live() {
             self.copy_tables(&subject, &store).await?;
@@ -221,24 +269,35 @@ impl Source {
         manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
     }
 
-    /// Adds those tables and policies among `manifests` to `store` that can be parsed.
-    pub(super) fn fill_what_parses(&self, store: &MemoryRouteStore, manifests: &[Manifest]) {
-        for manifest in manifests {
-            let _ = self.put(store, manifest);
-        }
-    }
-
-    fn put(&self, store: &MemoryRouteStore, manifest: &Manifest) -> Result<(), StoreError> {
+    /// Adds a table, a policy or a Service to `store`. Other kinds are ignored.
+    ///
+    /// # Errors
+    /// Returns `Err` if it cannot be read. It is not added then.
+    pub(super) fn put(
+        &self,
+        store: &MemoryRouteStore,
+        manifest: &Manifest,
+    ) -> Result<(), Unreadable> {
         let object = || self.with_namespace(&manifest.value);
-        match manifest.kind() {
-            RouteTable::KIND => store.put(object()).map(drop),
-            MirrorPolicy::KIND => store.put_policy(object()).map(drop),
+        let read = |read: Result<(), DocumentError>| {
+            read.map_err(|it| manifest.unreadable(it.path(), &it))
+        };
+        let stored = match manifest.kind() {
+            RouteTable::KIND => {
+                read(RouteTableDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
+                store.put(object()).map(drop)
+            }
+            MirrorPolicy::KIND => {
+                read(MirrorPolicyDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
+                store.put_policy(object()).map(drop)
+            }
             // Knative has Services, too.
             "Service" if manifest.value.get("apiVersion") == Some(&json!("v1")) => {
                 store.put_service(object()).map(drop)
             }
             _ => Ok(()),
-        }
+        };
+        stored.map_err(|error| manifest.unreadable("", &error))
     }
 
     fn pick(&self, name: Option<&str>, mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
@@ -330,8 +389,14 @@ impl Source {
         Ok(manifests.collect())
     }
 
-    /// Returns the release of the cluster's controller, if it can be read.
-    pub(super) async fn controller_release(&self) -> Option<ControllerRelease> {
+    /// Returns the release of the controller: `named`, or that of the cluster if the cluster is read.
+    pub(super) async fn release(
+        &self,
+        named: Option<ControllerRelease>,
+    ) -> Option<ControllerRelease> {
+        if named.is_some() || !self.is_live() {
+            return named;
+        }
         let clusters = self.clusters();
         let client = clusters.local.client().await.ok()?;
         let deployed = controller::deployed(client, controller::NAMESPACE).await;
@@ -391,12 +456,5 @@ pub(super) async fn policies(store: &KubeRouteStore) -> Result<Vec<MirrorPolicyD
     match store.policies().await {
         Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),
         policies => policies,
-    }
-}
-
-fn unreadable_manifest(manifest: &Manifest, error: &StoreError) -> Unreadable {
-    Unreadable {
-        spot: manifest.spot(&[]),
-        reason: error_chain(error),
     }
 }

@@ -465,6 +465,13 @@ impl<'a> Destination<'a> {
 }
 
 impl<'a> DestinationList<'a> {
+    /// Whether both have the same destinations with the same weights.
+    pub(crate) fn is_equal(&self, other: &Self) -> bool {
+        let mut pairs = self.destinations.iter().zip(&other.destinations);
+        self.destinations.len() == other.destinations.len()
+            && pairs.all(|(one, other)| *one.raw == *other.raw && one.weight == other.weight)
+    }
+
     /// Decodes the destinations of a `forwardTo` of the table.
     ///
     /// # Errors

@@ -239,7 +239,7 @@ pub enum Refusal {
         "managed route {0} matches no request of the routes that lead to the stable Service: correct the match of the step"
     )]
     NoRequest(String),
-    /// A percentage at which no request is copied.
+    /// A percentage that is none, or at which no request is copied.
     #[error("managed route {managed}: percentage is {percentage}, it must be within 1 and 100")]
     Percentage {
         /// The managed route.

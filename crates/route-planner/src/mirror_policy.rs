@@ -76,7 +76,7 @@ impl Mirror {
     /// arrives as an absent one, too.
     ///
     /// # Errors
-    /// Returns `Err` if the percentage is 0 or negative.
+    /// Returns `Err` if the percentage is not between 1 and 100.
     pub(crate) fn new(
         rollout: &ObjectKey,
         table: &ObjectKey,
@@ -84,7 +84,7 @@ impl Mirror {
         canary: &Value,
     ) -> Result<Self, Refusal> {
         let percentage = route.percentage.unwrap_or(100);
-        if percentage < 1 {
+        if !(1..=100).contains(&percentage) {
             return Err(Refusal::Percentage {
                 managed: route.name.clone(),
                 percentage,
@@ -103,7 +103,7 @@ impl Mirror {
         Ok(Self {
             spec: json!({
                 "applyToRoutes": [{"route": {"labels": {mirror_label(): id}}}],
-                "config": {"destination": canary, "percentage": percentage.min(100)},
+                "config": {"destination": canary, "percentage": percentage},
             }),
             name: id,
             labels,

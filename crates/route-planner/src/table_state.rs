@@ -361,6 +361,8 @@ impl<'a> TableState<'a> {
         } else {
             applied.and_then(|applied| without_applied(live, &self.roles, applied, asked))
         };
+        // A share that is too small for a weight is not split, so nothing is missing.
+        let rebuilt = rebuilt.filter(|list| !list.is_equal(live));
         if let Some(list) = rebuilt {
             self.warnings.push(Warning::Rebuilt {
                 route: route.label(),

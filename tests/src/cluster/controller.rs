@@ -34,6 +34,8 @@ pub struct Setup<'a> {
     pub flags: &'a [&'a str],
     /// Additional environment variables, which the plugins inherit.
     pub variables: &'a [(&'a str, &'a Path)],
+    /// The program of the plugins, instead of `$PLUGIN_BINARY`.
+    pub program: Option<&'a Path>,
     /// Where controller and plugins find the API server, such as behind a [`Proxy`](crate::Proxy).
     pub kubeconfig: Option<&'a Path>,
 }
@@ -44,6 +46,7 @@ impl Default for Setup<'_> {
             plugins: &[(PLUGIN_NAME, &[])],
             flags: &ALONE,
             variables: &[],
+            program: None,
             kubeconfig: None,
         }
     }

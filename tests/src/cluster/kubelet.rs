@@ -51,7 +51,7 @@ pub(crate) async fn run(client: Client) -> Result<()> {
 /// Pods need longer to start than the controller needs to see its own write of these names. If the ReplicaSet were available
 /// earlier, the controller could write a status from a cache without the names, and they would be lost for the whole
 /// experiment (`persistExperimentStatus` in `experiments/controller.go` of Argo Rollouts).
-async fn services_named(client: &Client, set: &ReplicaSet) -> Result<()> {
+pub(crate) async fn services_named(client: &Client, set: &ReplicaSet) -> Result<()> {
     let Some(name) = experiment_of(set) else {
         return Ok(());
     };

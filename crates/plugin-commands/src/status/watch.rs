@@ -246,15 +246,15 @@ mod tests {
         RouteState {
             table: "gloo-mesh/shop".to_owned(),
             route: name.to_owned(),
-            managed_by: None,
             destinations: shares
                 .iter()
                 .map(|(destination, weight)| Share {
                     destination: (*destination).to_owned(),
                     weight: Some(*weight),
+                    ..Share::default()
                 })
                 .collect(),
-            copies: Vec::new(),
+            ..RouteState::default()
         }
     }
 

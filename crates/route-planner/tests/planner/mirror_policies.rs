@@ -2,7 +2,7 @@
 
 use gloo_types::{MirrorPolicyDoc, MirrorPolicySpec, violations};
 use insta::assert_snapshot;
-use route_planner::{IntentKind, Plan, PolicyChange, belongs_to, plan};
+use route_planner::{IntentKind, Plan, PlanError, PolicyChange, belongs_to, plan};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table, mirror_route};
@@ -21,10 +21,14 @@ fn get(percentage: Option<i32>) -> Value {
 }
 
 fn planned(table: &Table, kind: IntentKind) -> Plan {
+    try_planned(table, kind).unwrap()
+}
+
+fn try_planned(table: &Table, kind: IntentKind) -> Result<Plan, PlanError> {
     let mut intent = table::intent("shop/reviews", 0, 100, vec![]);
     intent.kind = kind;
     intent.managed.order = vec!["mir".to_owned()];
-    plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap()
+    plan(&table.config("shop/reviews"), &intent, &table.doc())
 }
 
 fn mirrored(table: &Table, step: &Value) -> Plan {
@@ -90,14 +94,20 @@ fn an_equivalent_policy_is_not_changed() {
 }
 
 #[test]
-fn a_percentage_is_at_most_100_and_defaults_to_100() {
+fn a_percentage_is_between_1_and_100_and_defaults_to_100() {
     let percentage = |step: &Value| {
         let policy = created(&mirrored(&table(), step)).remove(0);
         policy.spec().unwrap().config.unwrap().percentage
     };
     assert_eq!(percentage(&get(None)), Some(100.0));
     assert_eq!(percentage(&get(Some(7))), Some(7.0));
-    assert_eq!(percentage(&get(Some(700))), Some(100.0));
+    assert_eq!(percentage(&get(Some(100))), Some(100.0));
+    for wrong in [-1, 0, 101, 700] {
+        let step = IntentKind::SetManagedRoute(mirror_route(&get(Some(wrong))));
+        let error = try_planned(&table(), step).unwrap_err().to_string();
+        let expect = format!("percentage is {wrong}, it must be within 1 and 100");
+        assert!(error.contains(&expect), "{error}");
+    }
 }
 
 #[test]

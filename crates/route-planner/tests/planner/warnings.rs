@@ -183,3 +183,18 @@ fn a_table_with_managed_routes_only() {
         ],
     );
 }
+
+/// The canary's part of a share of 1 is 0 for each weight below a half. The controller records the weight, but no table has it.
+#[test]
+fn a_share_that_is_too_small_to_split_has_lost_no_record() {
+    let applied = AppliedWeights {
+        stable: 99,
+        canary: 1,
+        ..AppliedWeights::default()
+    };
+    let intent = Intent {
+        applied: Some(applied),
+        ..weight(25)
+    };
+    check(json!(["legacy 99", "reviews 1"]), &intent, &[]);
+}
