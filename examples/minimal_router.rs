@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use rollouts_rpc::{Additional, DesiredWeight, Result, Rollout, Router, TrafficRouter};
+use rollouts_rpc::{DesiredWeight, Result, Rollout, Router, TrafficRouter, WeightDestination};
 use tracing::info;
 
 struct Minimal;
 
 impl TrafficRouter for Minimal {
-    async fn set_weight(&self, _: &Rollout, to: DesiredWeight, _: &Additional) -> Result {
+    async fn set_weight(&self, _: &Rollout, to: DesiredWeight, _: &[WeightDestination]) -> Result {
         info!(weight = to.value, max = to.max, "weight set");
         Ok(())
     }

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
-use rollouts_rpc::{Additional, DesiredWeight, Result, Rollout, Router, TrafficRouter};
+use rollouts_rpc::{DesiredWeight, Result, Rollout, Router, TrafficRouter, WeightDestination};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tracing::info;
@@ -81,7 +81,12 @@ fn canary_ingress(
 }
 
 impl TrafficRouter for Nginx {
-    async fn set_weight(&self, rollout: &Rollout, to: DesiredWeight, _: &Additional) -> Result {
+    async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        to: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result {
         let Config { stable_ingress } = rollout.config("example/nginx")?;
         let ingresses = self.ingresses(rollout).await?;
         let name = format!("{}-{stable_ingress}-canary", rollout.metadata.name);

@@ -33,6 +33,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
         Ok(test.env("REFERENCE", "overwrite").run()?)
     });
     report.step("docs: picture of the crates", || tidy::draw(sh));
+    report.step("docs: programs", || tidy::copy(sh));
     tidy::documents(sh, &mut report);
     report.step("docs: the book builds", || build(sh));
     report.finish("docs")

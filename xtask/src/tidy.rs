@@ -5,6 +5,7 @@
 
 mod circles;
 mod links;
+mod listings;
 mod map;
 mod messages;
 mod sources;
@@ -13,7 +14,7 @@ mod test_tables;
 use anyhow::{bail, ensure};
 use xshell::{Shell, cmd};
 
-pub(crate) use self::map::draw;
+pub(crate) use self::{listings::copy, map::draw};
 use crate::{
     go::GENERATOR,
     report::{Report, say},
@@ -80,6 +81,9 @@ pub(crate) fn texts(sh: &Shell, report: &mut Report) {
 /// Adds the checks of links, quoted messages and named tests.
 pub(crate) fn documents(sh: &Shell, report: &mut Report) {
     report.step("tidy: links", || refuse(links::check(sh)?));
+    report.step("tidy: programs in the docs", || {
+        refuse(listings::check(sh)?)
+    });
     report.step("tidy: messages that the docs quote", || {
         refuse(messages::check(sh)?)
     });

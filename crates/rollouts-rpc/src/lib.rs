@@ -41,13 +41,13 @@
 //! ```
 //! use rollouts_rpc::host::HostSession;
 //! use rollouts_rpc::{
-//!     Additional, DesiredWeight, Result, Rollout, Router, ServeConfig, Shutdown, TrafficRouter, serve_connection,
+//!     DesiredWeight, Result, Rollout, Router, ServeConfig, Shutdown, TrafficRouter, WeightDestination, serve_connection,
 //! };
 //!
 //! struct Cautious;
 //!
 //! impl TrafficRouter for Cautious {
-//!     async fn set_weight(&self, rollout: &Rollout, desired: DesiredWeight, _: &Additional) -> Result {
+//!     async fn set_weight(&self, rollout: &Rollout, desired: DesiredWeight, _: &[WeightDestination]) -> Result {
 //!         if desired.value > 50 {
 //!             return Err(format!("{}: too much", rollout.metadata.name).into());
 //!         }
@@ -187,9 +187,7 @@ pub use program::{LOG_LEVEL_VARIABLE, main, main_with};
 pub use rollout_types as rollout;
 pub use rollout_types::{ConfigError, Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
-pub use traffic_router::{
-    Additional, DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification,
-};
+pub use traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -99,9 +99,6 @@ pub trait TrafficRouter: Send + Sync + 'static {
     }
 }
 
-/// The destinations of an experiment and their weights, in addition to stable and canary.
-pub type Additional = [WeightDestination];
-
 /// The Pod template hashes of canary and stable. Either may be empty, and both are equal after promotion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHashes {
@@ -151,5 +148,5 @@ fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {
     let ObjectMeta {
         namespace, name, ..
     } = &rollout.metadata;
-    format!("{method} is not supported yet: remove the step with route \"{route}\" from rollout {namespace}/{name}").into()
+    format!("{method} is not supported: remove the step with route \"{route}\" from rollout {namespace}/{name}").into()
 }

@@ -230,11 +230,11 @@ async fn header_and_mirror_routes_are_refused_by_default() {
     };
     check_refusal(
         client.set_header_route(&rollout, &header).await,
-        "SetHeaderRoute is not supported yet: remove the step with route \"h\" from rollout ns/demo",
+        "SetHeaderRoute is not supported: remove the step with route \"h\" from rollout ns/demo",
     );
     check_refusal(
         client.set_mirror_route(&rollout, &mirror).await,
-        "SetMirrorRoute is not supported yet: remove the step with route \"m\" from rollout ns/demo",
+        "SetMirrorRoute is not supported: remove the step with route \"m\" from rollout ns/demo",
     );
 }
 
