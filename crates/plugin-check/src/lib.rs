@@ -9,8 +9,9 @@
 //! by-hand.*       start without a controller
 //! announce.*      handshake line and environment
 //! session.*       streams, ping, dispense, unknown methods
-//! call.*          every method with nil, another type, an empty argument, and the recorded calls of released controllers
+//! call.*          the recorded calls of released controllers
 //! load.*          concurrent calls, large arguments, memory
+//! argument.*      every method with nil, another type and an empty argument, which no controller sends
 //! life.*          idle session, quit, closed connection, kill, signals, log lines
 //! ```
 
@@ -22,7 +23,9 @@ mod session;
 mod start;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,6 +48,9 @@ pub struct Args {
     /// Arguments of the plugin, as in the controller's ConfigMap.
     #[arg(last = true)]
     pub arguments: Vec<OsString>,
+    /// Print the checks that the plugin passes too.
+    #[arg(long)]
+    pub verbose: bool,
     /// Print the findings as JSON instead of a table.
     #[arg(long)]
     pub json: bool,
@@ -99,6 +105,10 @@ impl Args {
 )]
 pub fn main(args: Args) -> ExitCode {
     let json = args.json;
+    if let Err(error) = is_program(&args.binary) {
+        eprintln!("{}: {error}", args.binary.display());
+        return ExitCode::from(2);
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -115,6 +125,10 @@ pub fn main(args: Args) -> ExitCode {
     let Some(report) = report else {
         return ExitCode::from(130);
     };
+    if report.findings.is_empty() {
+        eprintln!("no check has a name that starts with --only");
+        return ExitCode::from(2);
+    }
     if json {
         println!("{}", report.to_json());
     } else {
@@ -124,6 +138,16 @@ pub fn main(args: Args) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Returns why a path is not that of a program.
+fn is_program(path: &Path) -> io::Result<()> {
+    let metadata = std::fs::metadata(path)?;
+    let is_executable = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    match is_executable {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not an executable file")),
     }
 }
 
@@ -139,6 +163,9 @@ pub async fn check(args: Args) -> Report {
         }
         if report.wants(&["call", "load"]) {
             calls::checks(&args, &mut report).await;
+        }
+        if report.wants(&["argument"]) {
+            calls::arguments(&args, &mut report).await;
         }
         if report.wants(&["life"]) {
             life::checks(&args, &mut report).await;

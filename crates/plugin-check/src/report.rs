@@ -53,8 +53,16 @@ pub struct Report {
     /// The checks, in the order in which they ran.
     pub findings: Vec<Finding>,
     only: Vec<String>,
+    /// Whether the table has the checks that the plugin passes.
+    verbose: bool,
     /// Whether checks run that were not selected, because a selected check depends on their calls.
     pub(crate) runs_all: bool,
+}
+
+/// Whether a text is the number of a repeated check.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix('#');
+    digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The observation of a check; `Err` is the reason of the failure.
@@ -66,6 +74,7 @@ impl Report {
             plugin: args.binary.display().to_string(),
             findings: Vec::new(),
             only: args.only.clone(),
+            verbose: args.verbose,
             runs_all: false,
         }
     }
@@ -108,6 +117,14 @@ impl Report {
         if !self.is_selected(&check) {
             return;
         }
+        // A recording has most methods several times.
+        let is_repeat = |it: &Finding| {
+            it.check == check || it.check.strip_prefix(&check).is_some_and(is_number)
+        };
+        let check = match self.findings.iter().filter(|it| is_repeat(it)).count() {
+            0 => check,
+            before => format!("{check}#{}", before + 1),
+        };
         let outcome = match seen {
             Ok(()) => Outcome::Passed,
             Err(what) => Outcome::Failed(what),
@@ -147,7 +164,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.findings.iter().map(|finding| finding.check.len());
+        let shown = self.findings.iter();
+        let shown = shown.filter(|it| self.verbose || it.outcome != Outcome::Passed);
+        let widths = shown.map(|finding| finding.check.len());
         let width = widths.max().unwrap_or_default();
         for finding in &self.findings {
             let Finding {
@@ -157,6 +176,7 @@ impl fmt::Display for Report {
                 outcome,
             } = finding;
             let (mark, detail) = match (outcome, level) {
+                (Outcome::Passed, _) if !self.verbose => continue,
                 (Outcome::Passed, _) => ("ok  ", String::new()),
                 (Outcome::Failed(what), Level::Must) => ("FAIL", format!(": {what}")),
                 (Outcome::Failed(what), Level::Should) => ("warn", format!(": {what}")),
@@ -185,7 +205,7 @@ mod tests {
     use super::*;
 
     fn report(findings: &[(Level, Seen)]) -> Report {
-        let args = Args::parse_from(["check", "plugin", "--kind", "step"]);
+        let args = Args::parse_from(["check", "plugin", "--kind", "step", "--verbose"]);
         let mut report = Report::new(&args);
         for (level, seen) in findings {
             report.add(
@@ -211,13 +231,19 @@ mod tests {
         let report = report(&[(Level::Must, Ok(())), (Level::Should, Err("no".to_owned()))]);
         assert_eq!(
             report.to_string(),
-            "ok    a.b  it works\nwarn  a.b  it works: no\nplugin: 1 of 2 checks passed, conformant"
+            "ok    a.b    it works\nwarn  a.b#2  it works: no\nplugin: 1 of 2 checks passed, conformant"
+        );
+        let mut short = report.clone();
+        short.verbose = false;
+        assert_eq!(
+            short.to_string(),
+            "warn  a.b#2  it works: no\nplugin: 1 of 2 checks passed, conformant"
         );
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(
             json["findings"][1],
             json!({
-                "check": "a.b", "rule": "it works", "level": "should", "outcome": "failed", "detail": "no",
+                "check": "a.b#2", "rule": "it works", "level": "should", "outcome": "failed", "detail": "no",
             })
         );
     }

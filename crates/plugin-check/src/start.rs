@@ -151,7 +151,8 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
         "the fourth field is the path of a socket",
         is_socket,
     );
-    let is_private = metadata.and_then(|found| match found.permissions().mode() & 0o066 {
+    // Linux asks for the write bits of a socket when another user connects.
+    let is_private = metadata.and_then(|found| match found.permissions().mode() & 0o022 {
         0 => Ok(()),
         _ => Err(format!(
             "its mode is {:o}",

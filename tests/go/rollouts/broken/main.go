@@ -156,7 +156,12 @@ func name() string {
 
 type router struct{}
 
-func (router) InitPlugin() types.RpcError { return refusal() }
+func (router) InitPlugin() types.RpcError {
+	if fault == "slow-init" {
+		time.Sleep(1500 * time.Millisecond)
+	}
+	return refusal()
+}
 
 func (router) Type() string { return name() }
 
