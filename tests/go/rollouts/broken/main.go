@@ -59,14 +59,6 @@ func main() {
 		version = 2
 	case "not-dispensed":
 		suffix = "Other"
-	case "stray-output":
-		go func() {
-			// go-plugin replaces it when the handshake is written.
-			for os.Stdout == stdout {
-				time.Sleep(time.Millisecond)
-			}
-			_, _ = stdout.WriteString("stray\n")
-		}()
 	case "bad-record":
 		fmt.Fprintln(os.Stderr, `{"@level": "info", "@message": 3, "@timestamp": "2026-01-06T10:00:00.000000Z"}`)
 	case "bad-time":
@@ -114,6 +106,8 @@ func main() {
 		select {}
 	case "exit-code":
 		os.Exit(3)
+	case "stray-output":
+		_, _ = stdout.WriteString("stray\n")
 	}
 }
 
