@@ -149,7 +149,7 @@ fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
     }
     // The hash is compared within this process only, so its algorithm may change with the toolchain.
     let mut hasher = DefaultHasher::new();
-    format!("{strategy:?}").hash(&mut hasher);
+    strategy.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -26,7 +26,7 @@ macro_rules! api_struct {
     )*) => {
         gob::gob_struct! {$(
             $(#[$attribute])*
-            #[derive(Eq)]
+            #[derive(Eq, Hash)]
             pub struct $name as $go_name {
                 $(
                     $(#[$field_attribute])*

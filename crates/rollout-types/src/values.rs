@@ -1,6 +1,7 @@
 //! Field types that JSON and gob represent differently: [`RawJson`], [`Timestamp`] and [`RawRollout`].
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use gob::{Bytes, DecodeError, GobType, Raw, Schema, SchemaRef, Time};
 use jiff::Timestamp as Moment;
@@ -11,7 +12,7 @@ use serde_json::Value;
 /// A JSON value without a schema, as text (`json.RawMessage` in Go).
 ///
 /// In gob it is a `[]byte` that the controller has compacted and escaped. So parse it, and do not compare it as text.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct RawJson(pub Vec<u8>);
 
 impl fmt::Debug for RawJson {
@@ -124,6 +125,10 @@ impl PartialEq for RawRollout {
 }
 
 impl Eq for RawRollout {}
+
+impl Hash for RawRollout {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 impl RawRollout {
     /// Decodes any fields, by their names in Go (`pkg/apis/rollouts/v1alpha1/types.go`). Returns `None` if the Rollout is not in wire format.
