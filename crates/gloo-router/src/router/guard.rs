@@ -521,7 +521,7 @@ impl<S: Store> GlooRouter<S> {
 /// Plans all traffic to the canary Service for a table that may be held: its plan takes traffic from the canary. `None` if it may
 /// not. A table that cannot send all traffic to the canary Service returns to stable, as requested.
 fn planned_hold(full: &Request, planned: &Planned) -> Option<Planned> {
-    // At rest no table has an annotation, and nothing has to be planned here.
+    // At rest no table has an annotation, and nothing has to be planned for `full`.
     let annotations = planned.table.annotations()?;
     let is_split = annotations.contains_key(ANNOTATION);
     if !is_split || !planned.plan()?.takes_from_canary() {

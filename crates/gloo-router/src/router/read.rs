@@ -51,11 +51,16 @@ pub(super) struct Plans {
 impl Plans {
     /// Plans a request for one table.
     pub(super) fn of(request: &Request, table: RouteTableDoc) -> Self {
-        Selected {
-            tables: vec![table],
+        Planned::new(&request.config, &request.intent, table).into()
+    }
+}
+
+impl From<Planned> for Plans {
+    fn from(planned: Planned) -> Self {
+        Self {
+            tables: vec![planned],
             failures: Vec::new(),
         }
-        .plan(request)
     }
 }
 

@@ -111,8 +111,13 @@ impl<S: Store> GlooRouter<S> {
         let (is_held, shifted) = self
             .write_weights(rollout, &request, selected, deadline)
             .await;
-        let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
-        let mut failures = shifted.into_failures();
+        let ShiftOutcome {
+            mut failures,
+            unwritten,
+            moved,
+            leaves_marks,
+        } = shifted;
+        failures.extend(unwritten);
         let deselected = self.deselected(rollout, &request, &tables, has_all, deadline);
         let deselected = deselected.await;
         failures.extend(self.release_all(&request, deselected, deadline).await);
@@ -157,11 +162,7 @@ impl<S: Store> GlooRouter<S> {
         };
         // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
         for table in held {
-            let plans = Plans {
-                tables: vec![table],
-                failures: Vec::new(),
-            };
-            let held = self.shift(&request, plans, deadline, None).await;
+            let held = self.shift(&request, table.into(), deadline, None).await;
             shifted.unwritten.extend(held.into_failures());
         }
         (true, shifted)

@@ -1,5 +1,5 @@
-//! Decides what is written, and writes it: each table under its lock, with the MirrorPolicies of its mirror routes. After a conflict it is read and
-//! planned again.
+//! Decides what is written, and writes it: each table under its lock, with the MirrorPolicies of its mirror routes. After a
+//! conflict it is read and planned again.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl ShiftOutcome {
 }
 
 /// Returns the tables in which `writes` move traffic. `live` are the existing MirrorPolicies.
-pub(super) fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
+fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
     let moving = writes.iter().filter(|write| write.plan.moves(live));
     moving.map(|write| write.plan.table.clone()).collect()
 }
@@ -91,7 +91,7 @@ impl<S: Store> GlooRouter<S> {
         }
         let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
         let live = policies.unwrap_or_default();
-        let mut moved: Vec<ObjectKey> = moving(&writes.steady, live);
+        let mut moved = moving(&writes.steady, live);
         let written = self.write_all(request, writes.steady, live, deadline, retries);
         let mut unwritten = written.await;
         let may_grow =

@@ -22,7 +22,6 @@ impl Table {
             tables: 1,
             is_marked: false,
             is_faulty: false,
-            is_late: false,
             has_pods: false,
             loses_lease: false,
             collect_after: Duration::from_secs(30),

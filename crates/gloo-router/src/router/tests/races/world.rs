@@ -29,8 +29,6 @@ pub(super) struct Setup {
     pub(super) is_marked: bool,
     /// Whether requests fail, hang, or lose their answers.
     pub(super) is_faulty: bool,
-    /// Whether a write is carried out after its caller has given up.
-    pub(super) is_late: bool,
     /// Whether there are endpoints, so that promotions are held.
     pub(super) has_pods: bool,
     /// Whether another controller becomes the leader.
@@ -47,7 +45,6 @@ impl Setup {
             tables: random.usize(1..3),
             is_marked: random.u8(0..3) == 0,
             is_faulty,
-            is_late: is_faulty && LATE_WRITES && random.bool(),
             has_pods: random.bool(),
             loses_lease: random.u8(0..4) == 0,
             collect_after: Duration::from_secs(if random.bool() { 2 } else { 30 }),
@@ -55,10 +52,6 @@ impl Setup {
         }
     }
 }
-
-/// Whether histories have writes that land after their caller has given up. The router cannot know of such a write, so
-/// nothing forbids that it lands after an abort.
-const LATE_WRITES: bool = false;
 
 pub(super) struct World {
     pub(super) api: MemoryRouteStore,
@@ -292,7 +285,7 @@ impl World {
     }
 
     fn step(&self) {
-        let chosen = self.state().choose(self.setup.is_late);
+        let chosen = self.state().choose();
         let Some(Waiting { label, what, .. }) = chosen else {
             return;
         };
@@ -552,10 +545,11 @@ impl State {
         })
     }
 
-    fn choose(&mut self, is_late: bool) -> Option<Waiting> {
+    fn choose(&mut self) -> Option<Waiting> {
         self.waiting.retain(|it| match &it.what {
             What::Turn(sender) => !sender.is_closed(),
-            What::Write { answer, .. } => is_late || !answer.is_closed(),
+            // The router cannot know of a write that lands after its caller has given up, so none does.
+            What::Write { answer, .. } => !answer.is_closed(),
             What::Tables(_) | What::Rollouts(_) | What::Lists(_) => true,
         });
         let now = Instant::now();
