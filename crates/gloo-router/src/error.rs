@@ -6,8 +6,6 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::Outdated;
 use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
-#[cfg(feature = "kube")]
-use route_store::ConnectError;
 use route_store::StoreError;
 
 /// Why a call failed.
@@ -25,7 +23,7 @@ pub enum ShiftError {
     Config(#[from] ConfigError),
     /// The administrator does not allow RouteTables of the namespace.
     #[error(
-        "Rollout {rollout} selects RouteTables in namespace {namespace}, which --allowed-route-table-namespaces does not list"
+        "Rollout {rollout} selects RouteTables in namespace {namespace}, which is not allowed: ask your administrator to allow it"
     )]
     NamespaceNotAllowed {
         /// The Rollout.
@@ -72,10 +70,10 @@ pub enum Failure {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The call ran out of time before an object was written. Holds its kind and name.
-    #[error("{0}: not written in time: check the API server or raise --call-timeout")]
+    #[error("{0}: not written in time: check the API server or raise the call timeout")]
     NotWritten(String),
     /// The call ran out of time for reading before an object was read. Holds its kind and name.
-    #[error("{0}: not read in time: check the API server or raise --call-timeout")]
+    #[error("{0}: not read in time: check the API server or raise the call timeout")]
     NotRead(String),
     /// Gloo has not accepted a table whose new weights let the controller scale down the stable Pods (`dynamicStableScale`).
     /// Holds the table and Gloo's message.
@@ -135,48 +133,6 @@ pub enum Failure {
 #[derive(Debug)]
 pub struct Failures(Vec<Failure>);
 
-impl Failure {
-    /// Returns the error and its causes in one line, and the flags that the remedy refers to.
-    fn line(&self) -> String {
-        let line = error_chain(self);
-        match self.store_error().and_then(flags) {
-            Some(flags) => format!("{line} ({flags})"),
-            None => line,
-        }
-    }
-
-    fn store_error(&self) -> Option<&StoreError> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::Read { source, .. } | Self::Policies { source, .. } => Some(source),
-            Self::NotRestored { source, .. } => source.store_error(),
-            Self::Plan(_)
-            | Self::NotWritten(_)
-            | Self::NotRead(_)
-            | Self::NotAccepted(_)
-            | Self::Outdated { .. }
-            | Self::NothingSelected { .. } => None,
-        }
-    }
-}
-
-/// Returns the flags of this program that the remedy of an error refers to.
-#[must_use]
-pub fn flags(error: &StoreError) -> Option<&'static str> {
-    match error {
-        StoreError::Timeout { .. } => Some("--request-timeout"),
-        StoreError::CallEnded { .. } => Some("--call-timeout"),
-        StoreError::Throttled { .. } => Some("--qps, --burst"),
-        #[cfg(feature = "kube")]
-        StoreError::Unreachable { source, .. } => match source.downcast_ref() {
-            Some(ConnectError::Infer(_)) => Some("--kubeconfig"),
-            Some(ConnectError::Kubeconfig { .. }) => Some("--kubeconfig, --context"),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 impl Failures {
     /// Returns `Err` if there are any `failures`.
     pub(crate) fn check(failures: Vec<Failure>) -> Result<(), Self> {
@@ -204,7 +160,7 @@ impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown: Vec<String> = Vec::new();
         for failure in &self.0 {
-            let text = failure.line();
+            let text = error_chain(failure);
             // A table that was planned twice has the same error twice.
             if !shown.contains(&text) {
                 shown.push(text);
@@ -279,32 +235,6 @@ mod tests {
         assert!(all <= MAX_ERROR);
         let shown: Vec<usize> = shown.iter().map(|text| text.chars().count()).collect();
         assert_eq!((&*shown, left_out), (expect, more));
-    }
-
-    #[test]
-    fn the_flag_of_an_exceeded_limit_is_named() {
-        let timeout = || StoreError::Timeout {
-            verb: "get",
-            what: "RouteTable mesh/web".into(),
-            after: std::time::Duration::from_secs(3),
-        };
-        let line = "no answer to get RouteTable mesh/web within 3 s: check the API server or raise the limit";
-        let failures = Failures::from(Failure::Store(timeout()));
-        assert_eq!(failures.to_string(), format!("{line} (--request-timeout)"));
-        let table = ObjectKey::new("mesh", "old");
-        let source = Box::new(Failure::Store(timeout()));
-        let failures = Failures::from(Failure::NotRestored { table, source });
-        let text = failures.to_string();
-        assert!(
-            text.ends_with(&format!("{line} (--request-timeout)")),
-            "{text}"
-        );
-        let conflict = Failure::Store(StoreError::Conflict("RouteTable mesh/web".into()));
-        let text = Failures::from(conflict).to_string();
-        assert_eq!(
-            text,
-            "RouteTable mesh/web changed while it was being written: try again"
-        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub mod report;
 mod router;
 mod standing;
 
-pub use error::{Failure, Failures, ShiftError, flags};
+pub use error::{Failure, Failures, ShiftError};
 pub use from_rpc::{Policy, admissible};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::{

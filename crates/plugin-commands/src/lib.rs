@@ -123,11 +123,6 @@ fn one_line(error: &anyhow::Error) -> String {
             text += line;
         }
     }
-    let mut causes = error.chain();
-    if let Some(flags) = causes.find_map(|cause| cause.downcast_ref().and_then(gloo_router::flags))
-    {
-        text += &format!(" ({flags})");
-    }
     text
 }
 

@@ -37,7 +37,7 @@ pub enum ConfigProblem {
     Key(#[from] strict_json::Problem),
     /// A destination is in another namespace than the Rollout's, which the administrator does not allow.
     #[error(
-        "{path} is {namespace}, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to add {namespace} to --allowed-destination-namespaces"
+        "{path} is {namespace}, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to allow destinations in {namespace}"
     )]
     NamespaceNotAllowed {
         /// Path of the key.
@@ -305,7 +305,7 @@ pub enum Refusal {
     },
     /// The administrator does not allow header routes before all routes.
     #[error(
-        "headerRoutePlacement: top can take requests from other routes of the table: remove it, or ask your administrator to set --allow-top-placement"
+        "headerRoutePlacement: top can take requests from other routes of the table: remove it, or ask your administrator to allow it"
     )]
     TopPlacement,
     /// The table would exceed a limit of the API server.

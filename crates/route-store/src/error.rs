@@ -41,7 +41,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The request's timeout passed without an answer.
-    #[error("no answer to {verb} {what} within {} s: check the API server or raise the limit", after.as_secs_f32())]
+    #[error("no answer to {verb} {what} within {} s: check the API server or raise the request timeout", after.as_secs_f32())]
     Timeout {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
@@ -52,7 +52,7 @@ pub enum StoreError {
     },
     /// The caller's deadline, which is earlier than the request's timeout, passed without an answer.
     #[error(
-        "no answer to {verb} {what} before the end of the call: check the API server or give calls more time"
+        "no answer to {verb} {what} before the end of the call: check the API server or raise the call timeout"
     )]
     CallEnded {
         /// `get`, `list`, `create`, `patch` or `delete`.
@@ -74,7 +74,7 @@ pub enum StoreError {
     },
     /// The request was not sent, because the budget has no token for it before the deadline.
     #[error(
-        "cannot {verb} {what} in time: more requests wait than the limits of the API server allow, raise them"
+        "cannot {verb} {what} in time: more requests wait than may be sent to the API server, raise qps and burst"
     )]
     Throttled {
         /// `get`, `list`, `create`, `patch` or `delete`.

@@ -30,7 +30,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"wrong type in a list": {edit: block(`{"routeTableSelector": {"names": [7]}}`), words: []string{"names"}},
 		"no selector":          {edit: block(`{}`), words: []string{"routeTableSelector"}},
 		"empty selector":       {edit: block(`{"routeTableSelector": {}}`), words: []string{"routeTableSelector"}},
-		"foreign destination":  {edit: block(`{"routeTableSelector": {"name": "shop"}, "destinationNamespace": "other"}`), words: []string{"destinationNamespace", "--allowed-destination-namespaces"}},
+		"foreign destination":  {edit: block(`{"routeTableSelector": {"name": "shop"}, "destinationNamespace": "other"}`), words: []string{"destinationNamespace", "allow destinations in other"}},
 		"absent table":         {edit: block(`{"routeTableSelector": {"name": "absent"}}`), words: []string{"shop/absent"}},
 		"absent route":         {edit: block(`{"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "absent"}}`), words: []string{"shop/shop", "routeSelector", "reviews"}},
 		"no route to stable": {

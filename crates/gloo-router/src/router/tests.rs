@@ -278,7 +278,7 @@ async fn bad_configuration_is_refused() {
         (here(json!({"routeSelector": "a"})), "routeSelector must be"),
         (
             here(json!({"stableDestination": {"namespace": "edge"}})),
-            "ask your administrator to add edge to --allowed-destination-namespaces",
+            "ask your administrator to allow destinations in edge",
         ),
         (
             json!({"routeTableSelector": {"name": "gone", "namespace": "mesh"}}),
@@ -324,7 +324,7 @@ async fn a_namespace_that_is_not_allowed_is_not_read() {
     fixture
         .refuses(
             select_shop(),
-            "selects RouteTables in namespace mesh, which --allowed-route-table-namespaces does not list",
+            "selects RouteTables in namespace mesh, which is not allowed: ask your administrator to allow it",
         )
         .await;
 }

@@ -153,7 +153,7 @@ fn destinations_in_another_namespace_need_the_administrators_consent() {
         refused(
             with(block),
             &format!(
-                "{path} is other, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to add other to --allowed-destination-namespaces"
+                "{path} is other, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to allow destinations in other"
             ),
         );
     }

@@ -137,8 +137,7 @@ async fn t6_a_table_that_does_not_answer_is_named_and_the_others_are_written() {
     let rollout = select(&["a", "silent", "z"]);
     fixture.set_weight(&rollout, 25).await.unwrap();
     fixture.store.fail("patch silent", Fault::Silence);
-    let late =
-        "RouteTable mesh/silent: not written in time: check the API server or raise --call-timeout";
+    let late = "RouteTable mesh/silent: not written in time: check the API server or raise the call timeout";
     let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
     assert_eq!(error, late);
     assert_eq!((fixture.canary("a"), fixture.canary("z")), (0, 0));
@@ -450,18 +449,8 @@ async fn o2_weight_0_is_set_whatever_the_block_says() {
     check_unusable(json!({"acme/gloo": block}), &[], missing).await;
     check_unusable(json!({}), &[], missing).await;
     // The administrator restricts the namespaces of tables or destinations while the canary has traffic.
-    check_unusable(
-        json!({PLUGIN: block}),
-        &["shop"],
-        "--allowed-route-table-namespaces",
-    )
-    .await;
+    check_unusable(json!({PLUGIN: block}), &["shop"], "which is not allowed").await;
     let mut foreign = block.clone();
     foreign["canaryDestination"] = json!({"namespace": "other"});
-    check_unusable(
-        json!({PLUGIN: foreign}),
-        &[],
-        "--allowed-destination-namespaces",
-    )
-    .await;
+    check_unusable(json!({PLUGIN: foreign}), &[], "allow destinations in other").await;
 }
