@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 pub use commands::{CommandLine, Flags};
-use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
+use route_store::{KubeAccess, KubeRouteStore};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
@@ -70,7 +70,7 @@ fn store(
         context,
         user_agent: user_agent(),
         request_timeout,
-        limits: RequestLimits::default(),
+        ..KubeAccess::default()
     })
 }
 

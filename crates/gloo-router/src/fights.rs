@@ -6,7 +6,6 @@ use std::fmt;
 use std::time::Duration;
 
 use gloo_types::ObjectKey;
-use route_store::FIELD_MANAGER;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -110,13 +109,13 @@ impl Fights {
 pub struct FieldManager(String);
 
 impl FieldManager {
-    /// Returns the last other manager of `spec`. `None` if the object has no such entry.
-    pub(crate) fn last_of_spec(object: &Value) -> Option<Self> {
+    /// Returns the last manager of `spec` besides `ours`. `None` if the object has no such entry.
+    pub(crate) fn last_of_spec(object: &Value, ours: &str) -> Option<Self> {
         let entries = object.pointer("/metadata/managedFields")?.as_array()?;
         let of_spec = entries.iter().filter(|entry| {
             let manager = entry.get("manager").and_then(Value::as_str);
             let has_spec = entry.pointer("/fieldsV1/f:spec").is_some();
-            has_spec && manager.is_some_and(|manager| !manager.starts_with(FIELD_MANAGER))
+            has_spec && manager.is_some_and(|manager| !manager.starts_with(ours))
         });
         // Times are RFC 3339 in UTC, as the API server writes them, so their text has the order of the times.
         let time = |entry: &&Value| entry.get("time").and_then(Value::as_str).map(str::to_owned);
@@ -151,6 +150,7 @@ impl fmt::Display for FieldManager {
 
 #[cfg(test)]
 mod tests {
+    use route_store::FIELD_MANAGER;
     use serde_json::json;
 
     use super::*;
@@ -227,7 +227,7 @@ mod tests {
             json!({"manager": manager, "time": time, "fieldsV1": {part.to_owned(): {}}})
         });
         let object = json!({"metadata": {"managedFields": entries.collect::<Vec<_>>()}});
-        let manager = FieldManager::last_of_spec(&object);
+        let manager = FieldManager::last_of_spec(&object, FIELD_MANAGER);
         assert_eq!(
             manager.map(|manager| manager.to_string()).as_deref(),
             expect
@@ -254,6 +254,6 @@ mod tests {
         assert!(shown("argocd-controller").contains("RespectIgnoreDifferences=true"));
         assert!(shown("argocd-application-controller").contains("managedFieldsManagers"));
         assert!(shown("kustomize-controller").contains("suspend"));
-        assert_eq!(FieldManager::last_of_spec(&json!({})), None);
+        assert_eq!(FieldManager::last_of_spec(&json!({}), FIELD_MANAGER), None);
     }
 }

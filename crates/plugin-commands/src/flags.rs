@@ -280,11 +280,9 @@ impl ClusterFlags {
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
     pub(crate) fn to_access(&self) -> (KubeAccess, Option<KubeAccess>) {
         let local = KubeAccess {
-            kubeconfig: None,
-            context: None,
             user_agent: crate::user_agent(),
             request_timeout: self.request_timeout,
-            limits: RequestLimits::default(),
+            ..KubeAccess::default()
         };
         let named = KubeAccess {
             kubeconfig: self.kubeconfig.clone(),

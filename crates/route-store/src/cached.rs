@@ -45,6 +45,7 @@ pub struct CachedRouteStore {
 
 /// The stores of two clusters, which fail independently. Without a management cluster both are the same store.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Clusters {
     /// The controller's cluster: Rollouts, Services, EndpointSlices, Pods, Leases and Events about Rollouts.
     pub local: Arc<KubeRouteStore>,
@@ -53,6 +54,12 @@ pub struct Clusters {
 }
 
 impl Clusters {
+    /// Uses another cluster for the objects of Gloo.
+    #[must_use]
+    pub fn with_tables(self, tables: Arc<KubeRouteStore>) -> Self {
+        Self { tables, ..self }
+    }
+
     /// Uses one cluster for everything.
     #[must_use]
     pub fn one(store: Arc<KubeRouteStore>) -> Self {
@@ -291,6 +298,10 @@ impl RouteStore for CachedRouteStore {
         let table = self.store.tables.patch(key, patch).await?;
         self.tables.put(self.keeper.compact(table.clone()));
         Ok(table)
+    }
+
+    fn field_manager(&self) -> &str {
+        self.store.tables.field_manager()
     }
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {

@@ -68,8 +68,8 @@ use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
-    FIELD_MANAGER, Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError, with_priority,
+    Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError, with_priority,
 };
 
 pub use client_error::{Answered, CertificateFault, ClientError};
@@ -81,13 +81,6 @@ pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
 use send::{Call, HttpRequest, RequestError, resource};
 pub use watch::WholeDocuments;
-
-/// The field manager of the write that restores the owner's content of a table.
-///
-/// A client that changes a list becomes its manager, and the list of routes has one manager as a whole. Argo CD can be
-/// configured to ignore all fields of [`FIELD_MANAGER`]. If that were still the manager at rest, Argo CD would no longer
-/// apply changes of the routes from Git.
-const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
 
 /// Maximum number of objects in the answer to one list request.
 const PAGE: u32 = 250;
@@ -226,10 +219,10 @@ impl KubeRouteStore {
         &self,
         key: &ObjectKey,
         patch: &Patch,
-        manager: &str,
+        suffix: &str,
     ) -> Result<Document<K>, StoreError> {
         let call = Call::on::<K>("patch", key);
-        let params = PatchParams::apply(manager);
+        let params = PatchParams::apply(&format!("{}{suffix}", self.access.field_manager));
         let body = Body::<()>::Json(patch.clone());
         let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
         call.parse(self.send(&call, request).await?)
@@ -293,12 +286,19 @@ impl RouteStore for KubeRouteStore {
         self.get_object(key).await
     }
 
+    fn field_manager(&self) -> &str {
+        &self.access.field_manager
+    }
+
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        self.patch_object(key, patch, FIELD_MANAGER).await
+        self.patch_object(key, patch, "").await
     }
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        self.patch_object(key, patch, HAND_BACK_MANAGER).await
+        // A client that changes a list becomes its manager, and the list of routes has one manager as a whole. Argo CD can be
+        // configured to ignore all fields of a manager. If that were still the manager at rest, Argo CD would no longer apply
+        // changes of the routes from Git.
+        self.patch_object(key, patch, "-at-rest").await
     }
 }
 
@@ -312,7 +312,7 @@ impl PolicyStore for KubeRouteStore {
             .map_err(|error| StoreError::unreadable::<MirrorPolicy>("the new object", error))?;
         let call = Call::on::<MirrorPolicy>("create", document.key());
         let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.into()),
+            field_manager: Some(self.access.field_manager.clone()),
             ..PostParams::default()
         };
         let path = resource::<MirrorPolicy>(Some(&document.key().namespace));
@@ -325,7 +325,7 @@ impl PolicyStore for KubeRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        self.patch_object(key, patch, FIELD_MANAGER).await
+        self.patch_object(key, patch, "").await
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
@@ -388,7 +388,7 @@ impl EventWriter for KubeRouteStore {
     async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
         let call = Call::on::<CoreEvent>("create", key);
         let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.into()),
+            field_manager: Some(self.access.field_manager.clone()),
             ..PostParams::default()
         };
         let path = resource::<CoreEvent>(Some(&key.namespace));
@@ -398,7 +398,7 @@ impl EventWriter for KubeRouteStore {
 
     async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
         let call = Call::on::<CoreEvent>("patch", key);
-        let params = PatchParams::apply(FIELD_MANAGER);
+        let params = PatchParams::apply(&self.access.field_manager);
         let path = resource::<CoreEvent>(Some(&key.namespace));
         let request = path.patch(&key.name, &params, &Body::Merge(change));
         self.send_event(&call, request).await

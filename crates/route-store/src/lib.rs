@@ -71,7 +71,7 @@ pub use table::{CompactTable, TableKeeper};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The field manager of our writes in `metadata.managedFields`.
+/// The field manager of a store's writes in `metadata.managedFields`, unless its user sets another one.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
 /// A whole Rollout.
@@ -128,8 +128,13 @@ pub trait RouteStore: Send + Sync + 'static {
         patch: &Patch,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 
-    /// Applies a patch that restores the owner's content. A store with field managers uses another manager for it, so that
-    /// the usual one owns no field of the table afterwards.
+    /// Returns the field manager of this store's writes.
+    fn field_manager(&self) -> &str {
+        FIELD_MANAGER
+    }
+
+    /// Applies a patch that restores the owner's content. A store with field managers adds `-at-rest` to its manager for it, so
+    /// that the usual one owns no field of the table afterwards.
     ///
     /// # Errors
     /// See [`RouteStore::patch`].

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use gloo_types::ObjectKey;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use route_store::{KubeAccess, KubeRouteStore, RequestLimits, RouteStore as _, user_agent};
+use route_store::{KubeAccess, KubeRouteStore, RouteStore as _, user_agent};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
@@ -102,10 +102,9 @@ impl Server {
     async fn error(&self) -> String {
         let store = KubeRouteStore::new(KubeAccess {
             kubeconfig: Some(self.directory.path().join("config")),
-            context: None,
             user_agent: user_agent("tests", "1.2.3 (0123abc)"),
             request_timeout: Duration::from_secs(20),
-            limits: RequestLimits::default(),
+            ..KubeAccess::default()
         });
         let read = store.read(&ObjectKey::new("mesh", "web")).await;
         read.unwrap_err().chain()

@@ -238,7 +238,11 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         };
         let uid = table.raw().pointer("/metadata/uid");
         let uid = uid.and_then(serde_json::Value::as_str).unwrap_or_default();
-        (uid.to_owned(), FieldManager::last_of_spec(table.raw()))
+        let ours = self.router.store().field_manager();
+        (
+            uid.to_owned(),
+            FieldManager::last_of_spec(table.raw(), ours),
+        )
     }
 
     /// Reports a repair. Returns whether it starts a fight.

@@ -11,6 +11,7 @@ use kube::{
 };
 
 use super::gate::RequestLimits;
+use crate::FIELD_MANAGER;
 
 /// How to reach a cluster, and the limits of its requests.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct KubeAccess {
     pub context: Option<String>,
     /// The header `User-Agent` of each request, see [`user_agent`].
     pub user_agent: String,
+    /// The field manager of the writes in `metadata.managedFields`.
+    pub field_manager: String,
     /// Timeout of each API request.
     pub request_timeout: Duration,
     /// Rate limit of the API server.
@@ -34,6 +37,7 @@ impl Default for KubeAccess {
             kubeconfig: None,
             context: None,
             user_agent: user_agent(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
+            field_manager: FIELD_MANAGER.to_owned(),
             request_timeout: Duration::from_secs(3),
             limits: RequestLimits::default(),
         }

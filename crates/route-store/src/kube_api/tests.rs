@@ -14,7 +14,7 @@ use serde_json::json;
 use gloo_types::RouteTable;
 
 use super::{connect::is_exempt, *};
-use crate::{RequestContext, SentRequest, with_context};
+use crate::{FIELD_MANAGER, RequestContext, SentRequest, with_context};
 
 mod age;
 mod informer;
@@ -226,14 +226,17 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
 
 #[tokio::test]
 async fn handing_a_table_back_uses_another_field_manager() {
-    let (store, sent) = store(vec![(200, table("mesh", "web"))]);
+    let (mut store, sent) = store(vec![(200, table("mesh", "web"))]);
     let key = ObjectKey::new("mesh", "web");
-    store.hand_back(&key, &Patch(Vec::new())).await.unwrap();
-    let line = lines(&sent).remove(0);
-    assert!(
-        !line.contains(&format!("fieldManager={FIELD_MANAGER} ")),
-        "{line}"
-    );
+    let mut check = async |manager: &str| {
+        store.access.field_manager = manager.to_owned();
+        store.hand_back(&key, &Patch(Vec::new())).await.unwrap();
+        let line = lines(&sent).pop().unwrap();
+        let expect = format!("?&fieldManager={manager}-at-rest ");
+        assert!(line.contains(&expect), "{line}");
+    };
+    check(FIELD_MANAGER).await;
+    check("own-program").await;
 }
 
 #[track_caller]
@@ -325,7 +328,7 @@ async fn a_request_without_an_answer_ends_at_its_timeout() {
     let store = silent(Duration::from_secs(2));
     assert_eq!(
         refused(&store).await,
-        "no answer to get RouteTable mesh/web within 2 s: check the API server or raise the limit"
+        "no answer to get RouteTable mesh/web within 2 s: check the API server or raise the request timeout"
     );
 }
 
@@ -342,10 +345,7 @@ async fn an_invalid_route_table_is_named() {
 async fn a_missing_kubeconfig_is_named() {
     let store = KubeRouteStore::new(KubeAccess {
         kubeconfig: Some("/nowhere/config".into()),
-        context: None,
-        user_agent: String::new(),
-        request_timeout: Duration::from_secs(5),
-        limits: RequestLimits::default(),
+        ..KubeAccess::default()
     });
     let error = store
         .read(&ObjectKey::new("mesh", "web"))

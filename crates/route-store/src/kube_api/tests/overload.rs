@@ -60,11 +60,9 @@ impl Fake {
         let timeout = Duration::from_secs(3);
         let client = Client::new(service, "default");
         let access = KubeAccess {
-            kubeconfig: None,
-            context: None,
-            user_agent: String::new(),
             request_timeout: timeout,
             limits,
+            ..KubeAccess::default()
         };
         KubeRouteStore {
             client: OnceCell::new_with(Some(client)),
