@@ -17,11 +17,11 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn walk(store: impl Store) -> anyhow::Result<()> {
-    let target = Target {
-        owner: ObjectKey::new("shop", "reviews"),
-        services: ServicePair::new("reviews", "reviews-canary"),
-        config: PluginConfig::new(RouteTableSelector::of_name("shop", "reviews")),
-    };
+    let target = Target::new(
+        ObjectKey::new("shop", "reviews"),
+        ServicePair::new("reviews", "reviews-canary"),
+        PluginConfig::new(RouteTableSelector::of_name("shop", "reviews")),
+    );
     let policy = Policy {
         cluster: Some("embed".into()),
         ..Policy::default()

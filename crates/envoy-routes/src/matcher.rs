@@ -80,14 +80,14 @@ pub(crate) fn both(
         }
         (one, other) => other.or(one),
     };
-    Ok(HttpRequestMatcher {
-        name: child.name.clone(),
-        uri: both_paths(parent, child)?,
-        headers: [&*parent.headers, &child.headers].concat(),
-        query_parameters: [&*parent.query_parameters, &child.query_parameters].concat(),
-        method,
-        port,
-    })
+    let mut both = child.clone();
+    both.uri = both_paths(parent, child)?;
+    both.headers.splice(0..0, parent.headers.iter().cloned());
+    let parameters = parent.query_parameters.iter().cloned();
+    both.query_parameters.splice(0..0, parameters);
+    both.method = method;
+    both.port = port;
+    Ok(both)
 }
 
 fn both_paths(

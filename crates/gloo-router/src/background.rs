@@ -41,6 +41,16 @@ pub struct Settings {
     pub request_timeout: Duration,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            repair: true,
+            collect_after: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
 /// Watches the cluster, and does everything that is to be done between the calls, until it is dropped. It writes only while
 /// `controller` holds its Lease.
 pub async fn between_calls<S: Store + Watched + LeaseReader>(

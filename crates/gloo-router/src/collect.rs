@@ -53,6 +53,7 @@ impl PluginUse {
 
 /// A table with marks of Rollouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Marked {
     /// The table.
     pub table: ObjectKey,

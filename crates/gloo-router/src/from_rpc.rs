@@ -87,19 +87,12 @@ impl Request {
         let services = rollout
             .services()
             .ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
-        let services = ServicePair {
-            stable: services.stable.to_owned(),
-            canary: services.canary.to_owned(),
-            ping_pong: rollout.is_ping_pong(),
-        };
-        let intent = Intent {
-            rollout: policy.mark(&key),
-            services,
-            hashes: Some(hashes),
-            applied: rollout.status.canary.weights.as_ref().map(applied),
-            kind,
-            managed: managed_routes(rollout, are_removed),
-        };
+        let mut services = ServicePair::new(services.stable, services.canary);
+        services.ping_pong = rollout.is_ping_pong();
+        let mut intent = Intent::new(policy.mark(&key), services, kind);
+        intent.hashes = Some(hashes);
+        intent.applied = rollout.status.canary.weights.as_ref().map(applied);
+        intent.managed = managed_routes(rollout, are_removed);
         Ok(Self {
             rollout: key,
             config,
@@ -138,33 +131,17 @@ impl Request {
             _ => 100,
         };
         let mut request = self.clone();
-        request.intent.kind = IntentKind::SetWeight(WeightSplit {
-            desired: max,
-            max,
-            additional: Vec::new(),
-        });
+        request.intent.kind = IntentKind::SetWeight(WeightSplit::out_of(max, max));
         request
     }
 
     /// Returns the request that restores a table: no weight, no managed routes, Pods of one version.
     pub(crate) fn resting(&self) -> Self {
-        let weight = WeightSplit {
-            desired: 0,
-            max: 100,
-            additional: Vec::new(),
-        };
-        Self {
-            rollout: self.rollout.clone(),
-            config: self.config.clone(),
-            intent: Intent {
-                hashes: None,
-                managed: ManagedRoutes::default(),
-                kind: IntentKind::SetWeight(weight),
-                ..self.intent.clone()
-            },
-            has_mirrors: self.has_mirrors,
-            facts: self.facts.clone(),
-        }
+        let mut request = self.clone();
+        request.intent.hashes = None;
+        request.intent.managed = ManagedRoutes::default();
+        request.intent.kind = IntentKind::SetWeight(WeightSplit::percent(0));
+        request
     }
 }
 
@@ -210,11 +187,9 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
         weight: destination.weight,
         ports: None,
     });
-    IntentKind::SetWeight(WeightSplit {
-        desired: desired.value,
-        max: desired.max,
-        additional: additional.collect(),
-    })
+    let mut split = WeightSplit::out_of(desired.value, desired.max);
+    split.additional = additional.collect();
+    IntentKind::SetWeight(split)
 }
 
 /// Converts SetHeaderRoute.

@@ -190,6 +190,7 @@ impl Lack {
 
 /// A table that is behind the last weight of a Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Behind {
     /// What the table lacks.
     pub lack: Lack,

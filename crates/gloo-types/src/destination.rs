@@ -11,6 +11,7 @@ use crate::open_enum::open_enum;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct DestinationReference {
     /// The object that gets the traffic. Excludes `awsLambda`.
     #[serde(rename = "ref")]
@@ -52,6 +53,7 @@ impl fmt::Display for DestinationReference {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ObjectReference {
     /// Name of the object.
     pub name: String,
@@ -99,6 +101,7 @@ open_enum! {
 /// Selects a port by number or by name; exactly one is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct PortSelector {
     /// Port number, 1 to 65535.
     pub number: Option<u32>,
@@ -110,6 +113,7 @@ pub struct PortSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ObjectSelector {
     /// Labels that must all be present.
     pub labels: BTreeMap<String, String>,
@@ -127,6 +131,7 @@ pub struct ObjectSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct WorkloadSelector {
     /// Selects the workloads.
     pub selector: Option<ObjectSelector>,
@@ -140,6 +145,7 @@ pub struct WorkloadSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct DestinationSelector {
     /// Selects the objects.
     pub selector: Option<ObjectSelector>,
@@ -176,6 +182,7 @@ impl DestinationSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct AwsLambdaReference {
     /// The CloudProvider object.
     pub cloud_provider: Option<ObjectReference>,
@@ -191,6 +198,7 @@ pub struct AwsLambdaReference {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct LambdaOptions {
     /// `REQUEST_DEFAULT` or `REQUEST_DISABLE`.
     pub request_transformation: Option<String>,

@@ -15,6 +15,7 @@ use crate::status::CommonStatus;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct MirrorPolicySpec {
     /// The routes whose requests are copied. Empty means every route of the workspace.
     pub apply_to_routes: Vec<PolicyRouteSelector>,
@@ -26,6 +27,7 @@ pub struct MirrorPolicySpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct PolicyRouteSelector {
     /// Selects by labels. Excludes `withDestinations`.
     pub route: Option<RouteLabelSelector>,
@@ -37,6 +39,7 @@ pub struct PolicyRouteSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct RouteLabelSelector {
     /// Labels of the route. All must be equal. A route inherits the labels of its table.
     pub labels: BTreeMap<String, String>,
@@ -70,6 +73,7 @@ impl RouteLabelSelector {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct MirrorConfig {
     /// The destination of the copies.
     pub destination: Option<DestinationReference>,
@@ -81,6 +85,7 @@ pub struct MirrorConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct MirrorPolicyStatus {
     /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
@@ -91,6 +96,7 @@ pub struct MirrorPolicyStatus {
 /// `spec` of a RetryTimeoutPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct RetryTimeoutPolicySpec {
     /// The routes to which the policy applies. Empty means every route of the workspace.
     pub apply_to_routes: Vec<PolicyRouteSelector>,
@@ -101,6 +107,7 @@ pub struct RetryTimeoutPolicySpec {
 /// `spec.config` of a RetryTimeoutPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct RetryTimeoutConfig {
     /// Timeout of a request including all retries: a duration such as `0.5s`.
     pub request_timeout: Option<String>,
@@ -111,6 +118,7 @@ pub struct RetryTimeoutConfig {
 /// `spec.config.retries` of a RetryTimeoutPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct Retries {
     /// Maximum number of retries.
     pub attempts: Option<u32>,

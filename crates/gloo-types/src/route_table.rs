@@ -15,6 +15,7 @@ use crate::open_enum::open_enum;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct RouteTableSpec {
     /// Host names of a root table; unset in a delegated one.
     pub hosts: Vec<String>,
@@ -71,6 +72,7 @@ open_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct PortalMetadata {
     /// Identifier of the API product; no spaces.
     pub api_product_id: String,
@@ -98,6 +100,7 @@ pub struct PortalMetadata {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct HttpRoute {
     /// Name, unique within the table; may be empty.
     #[serde(default)]
@@ -124,6 +127,7 @@ pub struct HttpRoute {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct HttpRequestMatcher {
     /// In the API, but not supported by Gloo.
     pub name: Option<String>,
@@ -145,6 +149,7 @@ pub struct HttpRequestMatcher {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct StringMatch {
     /// The whole string.
     pub exact: Option<String>,
@@ -162,6 +167,7 @@ pub struct StringMatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct HeaderMatcher {
     /// Name of the header.
     #[serde(default)]
@@ -177,6 +183,7 @@ pub struct HeaderMatcher {
 /// A condition on one query parameter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct QueryParameterMatcher {
     /// Name of the parameter.
     #[serde(default)]
@@ -191,6 +198,7 @@ pub struct QueryParameterMatcher {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct ForwardToAction {
     /// At most 100. Absent and empty both mean the table's `defaultDestination`, but are different values here.
     #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
@@ -208,6 +216,7 @@ pub struct ForwardToAction {
 /// A path rewrite by regular expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct RegexRewrite {
     /// Envoy's pattern object (`googleRe2`, `regex`), as JSON.
     pub pattern: Option<serde_json::Value>,
@@ -219,6 +228,7 @@ pub struct RegexRewrite {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct DelegateAction {
     /// Selects the tables.
     pub route_tables: Vec<ObjectSelector>,
@@ -242,6 +252,7 @@ open_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct RouteFilter {
     /// The allowed cloud accounts, roles, regions and functions, as JSON.
     pub cloud_provider: Option<serde_json::Value>,
@@ -251,6 +262,7 @@ pub struct RouteFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct RedirectAction {
     /// Host to redirect to.
     pub host_redirect: Option<String>,
@@ -280,6 +292,7 @@ open_enum! {
 /// Responds without a destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct DirectResponseAction {
     /// HTTP status, 100 to 599.
     #[serde(default)]
@@ -292,6 +305,7 @@ pub struct DirectResponseAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct GraphqlAction {
     /// A GraphQLSchema object.
     pub schema: Option<GraphqlSchemaReference>,
@@ -305,6 +319,7 @@ pub struct GraphqlAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct GraphqlSchemaReference {
     /// Name of the object.
     pub name: String,
@@ -318,6 +333,7 @@ pub struct GraphqlSchemaReference {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct GraphqlOptions {
     /// Whether sensitive data may be logged.
     pub log_sensitive_info: Option<bool>,
@@ -327,6 +343,7 @@ pub struct GraphqlOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TcpRoute {
     /// Alternatives: one must match. Empty matches any connection.
     #[serde(default)]
@@ -338,6 +355,7 @@ pub struct TcpRoute {
 /// A condition on a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct TcpMatcher {
     /// Port on which the connection arrived.
     pub port: Option<u32>,
@@ -347,6 +365,7 @@ pub struct TcpMatcher {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TlsRoute {
     /// Alternatives: one must match.
     #[serde(default)]
@@ -359,6 +378,7 @@ pub struct TlsRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TlsMatcher {
     /// At least one server name. It may start with `*.`.
     #[serde(default)]
@@ -370,6 +390,7 @@ pub struct TlsMatcher {
 /// Sends TLS connections to destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct TlsForwardToAction {
     /// 1 to 100 destinations.
     #[cfg_attr(feature = "crd", schemars(length(max = 100)))]

@@ -135,6 +135,7 @@ pub struct LabelRequirement {
 
 /// An expression of a label selector that Kubernetes would reject.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InvalidRequirement {
     /// The key that is wrong: `key`, `operator` or `values`.
     pub key: &'static str,

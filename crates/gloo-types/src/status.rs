@@ -10,6 +10,7 @@ use crate::open_enum::open_enum;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct RouteTableStatus {
     /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
@@ -34,6 +35,7 @@ impl RouteTableStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct CommonStatus {
     /// The verdict. The field of the API is `State` with a capital letter; `state` is accepted, too.
     #[serde(rename = "State", alias = "state")]
@@ -46,6 +48,7 @@ pub struct CommonStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct State {
     /// The `metadata.generation` that the verdict is for: a number or a string of digits in JSON.
     #[serde(deserialize_with = "number_or_string")]

@@ -8,6 +8,7 @@ use crate::route_table::{HttpRoute, RouteTableSpec};
 
 /// A constraint that a table violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Violation {
     /// Dotted path of the invalid value, for example `spec.http[0].forwardTo.destinations`.
     pub path: String,

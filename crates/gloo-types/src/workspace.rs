@@ -13,6 +13,7 @@ use crate::status::CommonStatus;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct WorkspaceSpec {
     /// The namespaces, by cluster. If empty, the workspace has no workloads.
     pub workload_clusters: Vec<ClusterSelector>,
@@ -23,6 +24,7 @@ pub struct WorkspaceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct ClusterSelector {
     /// Name of the KubernetesCluster; `*` matches any text.
     pub name: String,
@@ -38,6 +40,7 @@ pub struct ClusterSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct NamespaceSelector {
     /// Name of the namespace; `*` matches any text.
     pub name: String,
@@ -51,6 +54,7 @@ pub struct NamespaceSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct WorkspaceStatus {
     /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
@@ -60,6 +64,7 @@ pub struct WorkspaceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct KubernetesClusterSpec {
     /// Domain of the cluster's Services; `cluster.local` if absent.
     pub cluster_domain: Option<String>,
@@ -69,6 +74,7 @@ pub struct KubernetesClusterSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
+#[non_exhaustive]
 pub struct KubernetesClusterStatus {
     /// State of the connection to the cluster's agent, as JSON.
     pub generic: Option<serde_json::Value>,

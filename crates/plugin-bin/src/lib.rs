@@ -123,10 +123,7 @@ fn clusters(flags: &Flags, metrics: &Arc<Metrics>) -> Clusters {
     let (local, tables) = flags.kube_access();
     let clusters = Clusters::one(store(local, "local"));
     match tables {
-        Some(tables) => Clusters {
-            tables: store(tables, "tables"),
-            ..clusters
-        },
+        Some(tables) => clusters.with_tables(store(tables, "tables")),
         None => clusters,
     }
 }

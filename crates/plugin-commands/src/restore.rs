@@ -106,7 +106,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
-    let Clusters { local, tables } = clusters;
+    let Clusters { local, tables, .. } = clusters;
     let policy = args.live.policy();
     let (rollout, cluster) = marked(&args.rollout);
     let mark = match cluster {

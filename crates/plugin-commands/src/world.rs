@@ -78,10 +78,7 @@ impl Live {
         let (local, tables) = self.cluster.to_access();
         let clusters = Clusters::one(Arc::new(KubeRouteStore::new(local)));
         match tables {
-            Some(tables) => Clusters {
-                tables: Arc::new(KubeRouteStore::new(tables)),
-                ..clusters
-            },
+            Some(tables) => clusters.with_tables(Arc::new(KubeRouteStore::new(tables))),
             None => clusters,
         }
     }

@@ -139,19 +139,18 @@ fn weight(desired: i32) -> Intent {
 }
 
 fn header() -> Intent {
-    Intent {
-        kind: IntentKind::SetManagedRoute(ManagedRoute::Header(HeaderRoute {
-            name: "hdr".to_owned(),
-            matches: vec![HeaderMatch {
-                name: "x-canary".to_owned(),
-                value: TextMatch {
-                    exact: "1".to_owned(),
-                    ..TextMatch::default()
-                },
-            }],
-        })),
-        ..weight(25)
-    }
+    let mut intent = weight(25);
+    intent.kind = IntentKind::SetManagedRoute(ManagedRoute::Header(HeaderRoute {
+        name: "hdr".to_owned(),
+        matches: vec![HeaderMatch {
+            name: "x-canary".to_owned(),
+            value: TextMatch {
+                exact: "1".to_owned(),
+                ..TextMatch::default()
+            },
+        }],
+    }));
+    intent
 }
 
 /// CPU time of this process in milliseconds. Unlike wall time, it does not depend on other processes.

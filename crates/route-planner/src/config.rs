@@ -31,6 +31,7 @@ pub struct PluginConfig {
 
 /// `promotionGuard` of the plugin block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PromotionGuard {
     /// How long a promotion is held after the endpoints are complete, because the gateway receives endpoints later than the
     /// API server.

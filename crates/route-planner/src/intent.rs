@@ -8,6 +8,7 @@ use crate::error::{PlanError, Refusal};
 
 /// One request for one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Intent {
     /// The [`mark`](crate::mark) of the Rollout. The Services are in its namespace.
     pub rollout: ObjectKey,
@@ -29,25 +30,27 @@ impl Intent {
         matches!(&self.kind, IntentKind::SetManagedRoute(route) if !route.is_removal())
     }
 
-    /// SetWeight for a Rollout without managed routes and ping-pong, whose Pod hashes and applied weights are not known.
+    /// A request for a Rollout without managed routes, whose Pod hashes and applied weights are not known.
+    pub fn new(rollout: ObjectKey, services: ServicePair, kind: IntentKind) -> Self {
+        Self {
+            rollout,
+            services,
+            hashes: None,
+            applied: None,
+            kind,
+            managed: ManagedRoutes::default(),
+        }
+    }
+
+    /// SetWeight between two Services without ping-pong, as [`new`](Self::new).
     pub fn set_weight(
         rollout: ObjectKey,
         stable: impl Into<String>,
         canary: impl Into<String>,
         split: WeightSplit,
     ) -> Self {
-        Self {
-            rollout,
-            services: ServicePair {
-                stable: stable.into(),
-                canary: canary.into(),
-                ping_pong: false,
-            },
-            hashes: None,
-            applied: None,
-            kind: IntentKind::SetWeight(split),
-            managed: ManagedRoutes::default(),
-        }
+        let services = ServicePair::new(stable, canary);
+        Self::new(rollout, services, IntentKind::SetWeight(split))
     }
 
     /// Whether the request is SetWeight with no traffic for the canary or an experiment.
@@ -101,6 +104,7 @@ impl AppliedWeights {
 
 /// Names of the Services in their current roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServicePair {
     /// Service of the stable version.
     pub stable: String,
@@ -244,6 +248,7 @@ pub struct TextMatch {
 
 /// The requested weights. The numbers are as the controller sent them, so any `i32` is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WeightSplit {
     /// Weight of the canary, out of `max`. A larger value means `max`; a negative one is refused.
     pub desired: i32,
@@ -256,9 +261,14 @@ pub struct WeightSplit {
 impl WeightSplit {
     /// A weight of the canary out of 100, without an experiment.
     pub fn percent(desired: i32) -> Self {
+        Self::out_of(desired, 100)
+    }
+
+    /// A weight of the canary out of `max`, without an experiment.
+    pub fn out_of(desired: i32, max: i32) -> Self {
         Self {
             desired,
-            max: 100,
+            max,
             additional: Vec::new(),
         }
     }

@@ -17,6 +17,7 @@ use crate::ownership::ANNOTATION;
 
 /// The plan for one table. [`Plan::to_json_patch`] returns what a store can apply.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// The table.
     pub table: ObjectKey,
@@ -267,6 +268,7 @@ pub enum DestinationChange {
 
 /// A route that is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Skip {
     /// The route.
     pub route: String,

@@ -56,6 +56,7 @@ pub struct TableWrite {
 
 /// A write that increases a canary's share.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Growing {
     /// The write.
     pub write: TableWrite,

@@ -43,6 +43,7 @@ pub trait LeaseReader: Send + Sync + 'static {
 
 /// The fields of a Lease that leadership depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease {
     /// `spec.holderIdentity`: `<hostname>_<uuid>`, with a new uuid for each start of a controller.
     pub holder: String,
@@ -69,6 +70,7 @@ impl Lease {
 
 /// The controller that started this process: its Lease and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Controller {
     /// The namespace of the Lease.
     pub namespace: String,
@@ -76,6 +78,18 @@ pub struct Controller {
     pub hostname: String,
     /// The first holder that was seen with this host name. Any other holder is another controller.
     pub identity: Option<String>,
+}
+
+impl Controller {
+    /// The controller whose Pod has this host name, with its Lease in `namespace`. Its identity is found out later.
+    #[must_use]
+    pub fn new(namespace: impl Into<String>, hostname: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            hostname: hostname.into(),
+            identity: None,
+        }
+    }
 }
 
 /// Whether the controller is the leader.

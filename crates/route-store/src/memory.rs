@@ -40,6 +40,7 @@ struct State {
 
 /// A successful write.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Write {
     /// Kind of the object.
     pub kind: &'static str,

@@ -17,6 +17,7 @@ pub const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instan
 
 /// The cached form of a Rollout.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CachedRollout {
     /// Namespace and name.
     pub key: ObjectKey,
@@ -28,6 +29,7 @@ pub struct CachedRollout {
 
 /// What a Rollout configures the plugin with.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct PluginFacts {
     /// The tables that it selects; `None` if the plugin block is invalid.
     pub selector: Option<Arc<RouteTableSelector>>,

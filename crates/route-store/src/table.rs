@@ -14,6 +14,7 @@ use crate::{Keep, Kept, StoreError};
 
 /// A RouteTable as compact JSON, without `metadata.managedFields`.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CompactTable {
     /// Namespace and name.
     pub key: ObjectKey,

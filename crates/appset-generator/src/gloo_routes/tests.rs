@@ -1,7 +1,7 @@
 //! Requests to the source `gloo-routes` and their answers.
 
 use gloo_types::ObjectKey;
-use route_planner::{Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair, WeightSplit};
+use route_planner::{Intent, PluginConfig, WeightSplit};
 use serde_json::json;
 
 use super::*;
@@ -159,22 +159,8 @@ fn split(canary: i32) -> Arc<RouteTableDoc> {
     let rollout = ObjectKey::new("shop", "demo");
     let block = json!({"routeTableSelector": {"name": "split"}}).to_string();
     let config = PluginConfig::from_json(block.as_bytes(), &rollout, &[]).unwrap();
-    let intent = Intent {
-        rollout,
-        services: ServicePair {
-            stable: "stable".to_owned(),
-            canary: "canary".to_owned(),
-            ping_pong: false,
-        },
-        hashes: None,
-        applied: None,
-        kind: IntentKind::SetWeight(WeightSplit {
-            desired: canary,
-            max: 100,
-            additional: Vec::new(),
-        }),
-        managed: ManagedRoutes::default(),
-    };
+    let split = WeightSplit::percent(canary);
+    let intent = Intent::set_weight(rollout, "stable", "canary", split);
     let mut table = RouteTableDoc::from_value(table).unwrap();
     let patch = route_planner::plan(&config, &intent, &table)
         .unwrap()

@@ -136,11 +136,7 @@ mod tests {
 
     /// Checks whether the controller with the instance id `blue` on host `pod-1` may write.
     async fn check_change(at_start: fn(&str) -> Holder, later: fn(&str) -> Holder, expect: bool) {
-        let controller = Controller {
-            namespace: "argo-rollouts".into(),
-            hostname: "pod-1".into(),
-            identity: None,
-        };
+        let controller = Controller::new("argo-rollouts", "pod-1");
         let reported = Arc::new(Reported::default());
         let leases = Arc::new(Leases {
             holder: [at_start, later],

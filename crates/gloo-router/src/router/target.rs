@@ -4,9 +4,7 @@
 //! repairs between the calls, promotions that wait for Pods, header and mirror routes.
 
 use gloo_types::ObjectKey;
-use route_planner::{
-    Intent, IntentKind, ManagedRoutes, Observation, PluginConfig, ServicePair, WeightSplit,
-};
+use route_planner::{Intent, IntentKind, Observation, PluginConfig, ServicePair, WeightSplit};
 use route_store::{Decision, Priority, Store};
 
 use super::GlooRouter;
@@ -15,6 +13,7 @@ use crate::from_rpc::{Policy, Request};
 
 /// Whose traffic is shifted, between which Services, in which tables.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Target {
     /// The object to which the shift belongs, of any kind. The Services are in its namespace. Tables are marked with its namespace
     /// and name, and with [`Policy::cluster`]. A plugin of Argo Rollouts that reads the same tables restores those with the mark of
@@ -27,6 +26,16 @@ pub struct Target {
 }
 
 impl Target {
+    /// The share of one object's traffic between two Services.
+    #[must_use]
+    pub fn new(owner: ObjectKey, services: ServicePair, config: PluginConfig) -> Self {
+        Self {
+            owner,
+            services,
+            config,
+        }
+    }
+
     fn request(&self, policy: &Policy, percent: u8) -> Result<Request, ShiftError> {
         if percent > 100 {
             return Err(ShiftError::NotAPercentage(percent));
@@ -34,18 +43,11 @@ impl Target {
         Ok(Request {
             rollout: self.owner.clone(),
             config: self.config.clone(),
-            intent: Intent {
-                rollout: policy.mark(&self.owner),
-                services: self.services.clone(),
-                hashes: None,
-                applied: None,
-                kind: IntentKind::SetWeight(WeightSplit {
-                    desired: percent.into(),
-                    max: 100,
-                    additional: Vec::new(),
-                }),
-                managed: ManagedRoutes::default(),
-            },
+            intent: Intent::new(
+                policy.mark(&self.owner),
+                self.services.clone(),
+                IntentKind::SetWeight(WeightSplit::percent(percent.into())),
+            ),
             has_mirrors: false,
             facts: None,
         })

@@ -3,8 +3,8 @@
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
     ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
-    MirrorRoute, Plan, PlanError, PluginConfig, RequestMatch, TextMatch, Warning, WeightSplit,
-    involved, restore,
+    MirrorRoute, Plan, PlanError, PluginConfig, RequestMatch, ServicePair, TextMatch, Warning,
+    WeightSplit, involved, restore,
 };
 use serde_json::{Value, json};
 
@@ -170,20 +170,14 @@ pub(crate) fn intent(
 ) -> Intent {
     let rollout = key(rollout);
     let (stable, canary) = (rollout.name.clone(), format!("{}-canary", rollout.name));
-    let split = WeightSplit {
-        desired,
-        max,
-        additional,
-    };
-    Intent::set_weight(rollout, stable, canary, split)
+    let services = ServicePair::new(stable, canary);
+    Intent::new(rollout, services, weight(desired, max, additional))
 }
 
 pub(crate) fn weight(desired: i32, max: i32, additional: Vec<AdditionalDestination>) -> IntentKind {
-    IntentKind::SetWeight(WeightSplit {
-        desired,
-        max,
-        additional,
-    })
+    let mut split = WeightSplit::out_of(desired, max);
+    split.additional = additional;
+    IntentKind::SetWeight(split)
 }
 
 /// A Service of a running experiment.

@@ -110,10 +110,8 @@ fn a_route_to_the_canary_alone_without_record() {
         canary: 100,
         ..AppliedWeights::default()
     };
-    let intent = Intent {
-        applied: Some(applied),
-        ..weight(0)
-    };
+    let mut intent = weight(0);
+    intent.applied = Some(applied);
     let route = |name: &str, destination: &str| json!({"name": name, "forwardTo": {"destinations": [destination]}});
     let http = [route("a", "reviews"), route("b", "reviews-canary 100")];
     let mut table = Table::new("shop/shop", table::expand(json!({ "http": http })));
@@ -169,10 +167,8 @@ fn a_table_with_managed_routes_only() {
     let ours = |key| format!("rollouts-plugin-trafficrouter-glooplatform/{key}");
     let labels = json!({ ours("namespace"): "shop", ours("rollout"): "reviews", ours("managed-route"): "hdr" });
     let managed = json!([{"name": "hdr", "labels": labels, "forwardTo": {"destinations": ["reviews-canary"]}}]);
-    let remove = Intent {
-        kind: IntentKind::RemoveManagedRoutes,
-        ..weight(0)
-    };
+    let mut remove = weight(0);
+    remove.kind = IntentKind::RemoveManagedRoutes;
     check_after(
         json!(["reviews"]),
         &[],
@@ -192,9 +188,7 @@ fn a_share_that_is_too_small_to_split_has_lost_no_record() {
         canary: 1,
         ..AppliedWeights::default()
     };
-    let intent = Intent {
-        applied: Some(applied),
-        ..weight(25)
-    };
+    let mut intent = weight(25);
+    intent.applied = Some(applied);
     check(json!(["legacy 99", "reviews 1"]), &intent, &[]);
 }

@@ -192,17 +192,12 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     ));
     let router = GlooRouter::new(store, policy);
     let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
-    let settings = Settings {
-        repair: true,
-        collect_after: Duration::from_secs(30),
-        request_timeout: Duration::from_secs(3),
-    };
-    let controller = Controller {
-        namespace: "argo-rollouts".into(),
-        hostname: "pod-1".into(),
-        identity: None,
-    };
-    router.spawn(between_calls(router.clone(), settings, controller));
+    let controller = Controller::new("argo-rollouts", "pod-1");
+    router.spawn(between_calls(
+        router.clone(),
+        Settings::default(),
+        controller,
+    ));
     sleep(Duration::from_secs(3)).await;
     let live = api.get("rollouts", &ObjectKey::new("shop", "web")).unwrap();
     let called: Rollout = serde_json::from_value(live).unwrap();

@@ -695,10 +695,7 @@ async fn d_42_two_api_servers_fail_independently() {
     tables.put("routetables", shop());
     let metadata = json!({"namespace": "shop", "name": "web"});
     local.put("rollouts", json!({"metadata": metadata}));
-    let clusters = Clusters {
-        local: Arc::new(local.store()),
-        tables: Arc::new(tables.store()),
-    };
+    let clusters = Clusters::one(Arc::new(local.store())).with_tables(Arc::new(tables.store()));
     let world = World::over(tables, clusters);
     sleep(Duration::from_secs(3)).await;
     let rollout = updating();
