@@ -79,7 +79,7 @@ pub use planning::is_rest;
 pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
 pub use roles::stable_service;
-pub use tables::{Growing, Planned, TableWrite, Writes, decide};
+pub use tables::{Combined, Growing, Planned, TableWrite, Writes, combine, decide};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

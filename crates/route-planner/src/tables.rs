@@ -11,6 +11,7 @@
 //! ```
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use json_patch::Patch;
 
 use crate::config::PluginConfig;
 use crate::error::PlanError;
@@ -79,6 +80,42 @@ impl Planned {
     pub fn adds_share(&self, intent: &Intent) -> bool {
         self.plan().is_some_and(|plan| plan.adds_share(intent))
     }
+}
+
+/// One patch of a table that carries the writes of several Rollouts, from [`combine`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Combined {
+    /// Applies to the table, and to no other version of it.
+    pub patch: Patch,
+    /// Whether the table is as its owner wrote it afterwards, see [`Plan::hands_back`].
+    pub hands_back: bool,
+    /// For each write, in their order, why it is not a part of the patch.
+    pub errors: Vec<Option<PlanError>>,
+}
+
+/// Plans writes again for `table`, each for the result of those before it. A write that cannot be planned does not change the others.
+pub fn combine<'w>(
+    table: &RouteTableDoc,
+    writes: impl IntoIterator<Item = (&'w PluginConfig, &'w Intent, &'w mut TableWrite)>,
+) -> Combined {
+    let mut combined = Combined {
+        patch: Patch::default(),
+        hands_back: false,
+        errors: Vec::new(),
+    };
+    let mut changed: Option<RouteTableDoc> = None;
+    for (config, intent, write) in writes {
+        let before = changed.as_ref().unwrap_or(table);
+        let error = write.plan_again(config, intent, before).err();
+        if error.is_none() && !write.plan.is_noop() {
+            changed = write.plan.applied_to(before).or(changed);
+            combined.patch.0.extend(write.plan.to_json_patch().0);
+            combined.hands_back = write.plan.hands_back;
+        }
+        combined.errors.push(error);
+    }
+    combined
 }
 
 /// Decides which plans are written. `policies` are the existing MirrorPolicies, `None` if they could not be read. `has_failed` tells

@@ -70,7 +70,7 @@ impl<S: Store> GlooRouter<S> {
     ) -> Result<(), Failure> {
         let mark = self.policy.mark(rollout);
         let key = table.key().clone();
-        let _guard = self.memory.locks.lock(&key, Urgency::Less).await;
+        let mut guard = self.memory.locks.lock(&key, Urgency::Less).await;
         for attempt in 1.. {
             let plan = restore(&mark, &table)?;
             self.delete_policies_of(rollout, &plan).await?;
@@ -78,7 +78,8 @@ impl<S: Store> GlooRouter<S> {
                 break;
             }
             match carry_out(&*self.store, &plan).await {
-                Ok(()) => {
+                Ok(written) => {
+                    guard.newest = Some(written);
                     for edit in &plan.edits {
                         info!(%rollout, route_table = %key, "{edit}");
                     }

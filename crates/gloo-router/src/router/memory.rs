@@ -15,7 +15,7 @@ use rollouts_rpc::{PodHashes as ReceivedHashes, Rollout};
 use route_planner::{IntentKind, PodHashes};
 use tokio::time::Instant;
 
-pub(super) use table_locks::{TableLocks, Urgency};
+pub(super) use table_locks::{Accepted, Offer, TableGuard, TableLocks, Turn, Urgency, Written};
 
 use crate::from_rpc::key;
 

@@ -30,27 +30,28 @@ pub(super) struct TakenOver(Vec<watch::Receiver<()>>);
 impl OutsideWrites {
     /// Runs `work`, which writes for `rollout`. Before it sends anything it must check that no call has begun.
     pub(super) async fn run<F: Future>(&self, rollout: &ObjectKey, work: F) -> F::Output {
-        let (sender, end) = watch::channel(());
         let permit = Permit::default();
-        let number = {
-            let mut writes = self.lock();
-            let of_rollout = writes.entry(rollout.clone()).or_default();
-            let number = of_rollout.last().map_or(0, |last| last.number + 1);
-            let permit = permit.clone();
-            of_rollout.push(Under {
-                number,
-                permit,
-                end,
-            });
-            number
-        };
-        let _running = Running {
+        let _running = self.begin(rollout, permit.clone());
+        with_permit(permit, work).await
+    }
+
+    /// Notes a write for `rollout` that may be sent while `permit` lasts. It has ended when the value is dropped.
+    pub(super) fn begin(&self, rollout: &ObjectKey, permit: Permit) -> Running<'_> {
+        let (sender, end) = watch::channel(());
+        let mut writes = self.lock();
+        let of_rollout = writes.entry(rollout.clone()).or_default();
+        let number = of_rollout.last().map_or(0, |last| last.number + 1);
+        of_rollout.push(Under {
+            number,
+            permit,
+            end,
+        });
+        Running {
             writes: self,
-            rollout,
+            rollout: rollout.clone(),
             number,
             _end: sender,
-        };
-        with_permit(permit, work).await
+        }
     }
 
     /// Withdraws the requests for `rollout` that are not sent yet. Returns the writes that have to end.
@@ -89,9 +90,10 @@ impl TakenOver {
 }
 
 /// Removes a write that has ended or was dropped.
-struct Running<'w> {
+#[derive(Debug)]
+pub(super) struct Running<'w> {
     writes: &'w OutsideWrites,
-    rollout: &'w ObjectKey,
+    rollout: ObjectKey,
     number: u64,
     /// Dropped after the write was removed.
     _end: watch::Sender<()>,
@@ -100,10 +102,10 @@ struct Running<'w> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut writes = self.writes.lock();
-        if let Some(under) = writes.get_mut(self.rollout) {
+        if let Some(under) = writes.get_mut(&self.rollout) {
             under.retain(|under| under.number != self.number);
             if under.is_empty() {
-                writes.remove(self.rollout);
+                writes.remove(&self.rollout);
             }
         }
     }

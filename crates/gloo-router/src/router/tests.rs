@@ -2,6 +2,7 @@
 
 mod between_calls;
 mod cached;
+mod combined;
 mod faulty;
 mod guard;
 mod managed_routes;

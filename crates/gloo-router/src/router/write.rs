@@ -4,13 +4,20 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use gloo_types::{MirrorPolicyDoc, ObjectKey};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use json_patch::Patch;
 use rollouts_rpc::rollout::Outdated;
-use route_planner::{Plan, PlanError, Planned, PolicyChange, TableWrite, decide};
+use route_planner::{Plan, PlanError, Planned, PolicyChange, TableWrite, combine, decide};
 use route_store::{Permit, Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
-use super::{GlooRouter, deadline::Deadline, memory::Urgency, read::Plans};
+use super::{
+    GlooRouter,
+    deadline::Deadline,
+    memory::{Accepted, Offer, TableGuard, Turn, Urgency, Written},
+    outside::Running,
+    read::Plans,
+};
 use crate::{error::Failure, from_rpc::Request};
 
 /// Attempts to write one table before a conflict becomes an error.
@@ -34,6 +41,12 @@ pub(super) struct RepairScope<'t> {
     pub(super) table: &'t ObjectKey,
     /// Whether the canary's share in it may grow.
     pub(super) may_grow: bool,
+}
+
+/// A write of another call that is part of our patch. A later call of its Rollout waits until the patch has ended.
+struct Carried<'w> {
+    accepted: Accepted,
+    _running: Running<'w>,
 }
 
 /// The outcome of carrying out a request.
@@ -243,60 +256,146 @@ impl<S: Store> GlooRouter<S> {
         Ok(())
     }
 
-    /// Writes one table. After a conflict it reads the table and plans again. Returns the plan that was written, and what a
-    /// later plan could not do.
+    /// Writes one table. Returns the plan that was written, and what a later plan could not do.
     async fn write_table(
         &self,
         request: &Request,
-        mut write: TableWrite,
+        write: TableWrite,
         deadline: Deadline,
         retries: Retries,
-    ) -> Result<(Plan, Vec<PlanError>), Failure> {
-        let mut left = Vec::new();
+    ) -> Written {
         if write.plan.is_noop() {
-            return Ok((write.plan, left));
+            return Ok((write.plan, Vec::new()));
         }
         let table = write.plan.table.clone();
-        let urgency = if write.grows {
-            Urgency::More
-        } else {
-            Urgency::Less
-        };
-        let lock = self.memory.locks.lock(&table, urgency);
-        let (_guard, attempts) = match retries {
-            Retries::OnConflict => (lock.await, WRITE_ATTEMPTS),
-            Retries::Never => match lock.now_or_never() {
-                Some(guard) => (guard, 1),
+        let locks = &self.memory.locks;
+        let turn = match retries {
+            Retries::OnConflict => locks.lock_or_ride(request, &write).await,
+            Retries::Never => match locks.lock(&table, Urgency::of(&write)).now_or_never() {
+                Some(guard) => Turn::Lead(guard),
                 None => {
                     self.check_after_holder(&request.rollout, &table).await;
                     return Err(StoreError::Conflict(format!("RouteTable {table}")).into());
                 }
             },
         };
+        let written = match turn {
+            Turn::Lead(guard) => self.lead(request, write, guard, deadline, retries).await,
+            Turn::Carried(written) => written,
+        }?;
+        for edit in &written.0.edits {
+            info!(rollout = %request.rollout, route_table = %table, "{edit}");
+        }
+        Ok(written)
+    }
+
+    /// Writes the table whose lock is `guard`, in one patch with the writes that wait for it. After a conflict it reads the table
+    /// and plans again.
+    async fn lead(
+        &self,
+        request: &Request,
+        mut write: TableWrite,
+        mut guard: TableGuard,
+        deadline: Deadline,
+        retries: Retries,
+    ) -> Written {
+        let table = write.plan.table.clone();
+        let urgency = Urgency::of(&write);
+        let attempts = match retries {
+            Retries::OnConflict => WRITE_ATTEMPTS,
+            Retries::Never => 1,
+        };
+        let mut left = Vec::new();
+        let mut carried: Vec<Carried<'_>> = Vec::new();
         for attempt in 1.. {
-            match carry_out(&*self.store, &write.plan).await {
-                Ok(()) => break,
-                Err(StoreError::Conflict(_)) if attempt < attempts => {
-                    tokio::time::sleep(pause(attempt)).await;
-                    let fresh = self.store.read(&table).await?;
-                    write.plan_again(&request.config, &request.intent, &fresh)?;
-                    left = write.plan.left().collect();
-                    if write.plan.is_noop() {
-                        return Ok((write.plan, left));
+            // Without a newer version of the table the plan is right as it is.
+            let (patch, hands_back) = match &guard.newest {
+                None => (write.plan.to_json_patch(), write.plan.hands_back),
+                Some(newer) => {
+                    carried.extend(self.carry(&guard, urgency));
+                    if attempt > 1 {
+                        carried = self.without_outdated(carried, newer, deadline).await;
                     }
-                    if write.plan.adds_share(&request.intent)
+                    let own = (&request.config, &request.intent, &mut write);
+                    let others = carried.iter_mut().map(|it| {
+                        let Offer { request, write } = &mut it.accepted.offer;
+                        (&request.config, &request.intent, write)
+                    });
+                    let mut combined = combine(newer, std::iter::once(own).chain(others));
+                    let mut errors = combined.errors.drain(..);
+                    if let Some(error) = errors.next().flatten() {
+                        return Err(error.into());
+                    }
+                    carried = answer_errors(carried, errors);
+                    left = write.plan.left().collect();
+                    if attempt > 1
+                        && write.plan.adds_share(&request.intent)
                         && let Some(failure) = self.outdated(request, deadline).await
                     {
                         return Err(failure);
                     }
+                    (combined.patch, combined.hands_back)
                 }
+            };
+            if patch.0.is_empty() {
+                break;
+            }
+            match send(&*self.store, &table, &patch, hands_back).await {
+                Ok(written) => {
+                    guard.newest = Some(written);
+                    break;
+                }
+                Err(StoreError::Conflict(_)) if attempt < attempts => {
+                    tokio::time::sleep(pause(attempt)).await;
+                }
+                // One of the others may be the reason.
+                Err(StoreError::Rejected { .. }) if !carried.is_empty() => carried.clear(),
                 Err(error) => return Err(error.into()),
             }
+            guard.newest = Some(self.store.read(&table).await?);
         }
-        for edit in &write.plan.edits {
-            info!(rollout = %request.rollout, route_table = %table, "{edit}");
+        for Carried { accepted, .. } in carried {
+            let plan = accepted.offer.write.plan.clone();
+            let left = plan.left().collect();
+            accepted.answer(Ok((plan, left)));
         }
         Ok((write.plan, left))
+    }
+
+    /// Accepts the writes that wait for a table and are not more urgent.
+    fn carry(&self, guard: &TableGuard, urgency: Urgency) -> Vec<Carried<'_>> {
+        let accepted = guard.accept(urgency).into_iter();
+        let carried = accepted.map(|accepted| Carried {
+            _running: self
+                .background
+                .outside
+                .begin(&accepted.offer.request.rollout, Permit::default()),
+            accepted,
+        });
+        carried.collect()
+    }
+
+    /// Answers the writes whose Rollout has changed, or may have, if they would give the canary more traffic in `table`.
+    async fn without_outdated<'w>(
+        &self,
+        carried: Vec<Carried<'w>>,
+        table: &RouteTableDoc,
+        deadline: Deadline,
+    ) -> Vec<Carried<'w>> {
+        let mut current = Vec::new();
+        for mut it in carried {
+            let Offer { request, write } = &mut it.accepted.offer;
+            let planned = write.plan_again(&request.config, &request.intent, table);
+            let outdated = match planned.is_ok() && write.plan.adds_share(&request.intent) {
+                true => self.outdated(request, deadline).await,
+                false => None,
+            };
+            match outdated {
+                Some(failure) => it.accepted.answer(Err(failure)),
+                None => current.push(it),
+            }
+        }
+        current
     }
 
     /// Lets a table be checked again when the holder of its lock has ended. The holder may write for another Rollout, or
@@ -355,15 +454,39 @@ fn report(plan: &Plan, request: &Request) {
     }
 }
 
-/// Writes the patch of a plan.
-pub async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(), StoreError> {
-    let patch = plan.to_json_patch();
-    if plan.hands_back {
-        store.hand_back(&plan.table, &patch).await?;
-    } else {
-        store.patch(&plan.table, &patch).await?;
+/// Writes the patch of a plan, and returns the changed table.
+///
+/// # Errors
+/// See [`RouteStore::patch`].
+pub async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<RouteTableDoc, StoreError> {
+    send(store, &plan.table, &plan.to_json_patch(), plan.hands_back).await
+}
+
+async fn send<S: RouteStore>(
+    store: &S,
+    table: &ObjectKey,
+    patch: &Patch,
+    hands_back: bool,
+) -> Result<RouteTableDoc, StoreError> {
+    match hands_back {
+        true => store.hand_back(table, patch).await,
+        false => store.patch(table, patch).await,
     }
-    Ok(())
+}
+
+/// Answers the writes that have an error. Returns the others.
+fn answer_errors<'w>(
+    carried: Vec<Carried<'w>>,
+    errors: impl Iterator<Item = Option<PlanError>>,
+) -> Vec<Carried<'w>> {
+    let mut planned = Vec::new();
+    for (it, error) in carried.into_iter().zip(errors) {
+        match error {
+            Some(error) => it.accepted.answer(Err(error.into())),
+            None => planned.push(it),
+        }
+    }
+    planned
 }
 
 /// Returns a short random pause, so that two writers that conflicted do not conflict again.

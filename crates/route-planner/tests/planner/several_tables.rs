@@ -1,7 +1,7 @@
 //! Several tables of one Rollout: a share grows in all or in none, and shrinks wherever it can.
 
 use gloo_types::MirrorPolicyDoc;
-use route_planner::{Intent, IntentKind, Planned, TableWrite, Writes, decide};
+use route_planner::{Intent, IntentKind, Planned, TableWrite, Writes, combine, decide};
 use serde_json::json;
 
 use crate::table::{self, Table, header_route, mirror_route};
@@ -125,4 +125,86 @@ fn a_managed_route_may_be_meant_for_some_of_the_tables() {
     check_managed(mirror.clone(), Some(&[]), 1, 0);
     // Without the MirrorPolicies it is not known what the mirror route needs.
     check_managed(mirror, None, 0, 0);
+}
+
+/// A table with a route to each of these Services, split as by SetWeight.
+fn shared(shares: &[(&str, i32)]) -> Table {
+    let routes = shares
+        .iter()
+        .map(|(name, _)| json!({"name": name, "forwardTo": {"destinations": [name]}}));
+    let routes: Vec<_> = routes.collect();
+    let mut table = Table::new("mesh/shared", table::expand(json!({ "http": routes })));
+    for (name, share) in shares {
+        table
+            .set_weight(&format!("shop/{name}"), *share, 100, vec![])
+            .unwrap();
+    }
+    table
+}
+
+/// Checks the patch for these weights of a table in which `a` has a share of 10, `b` none and `c` has one of 100. `expect` are the shares
+/// afterwards, the Rollouts that are left out, and whether the table is handed back.
+#[track_caller]
+fn check_combined(
+    weights: &[(&str, i32)],
+    expect: &[(&str, i32)],
+    left_out: &[&str],
+    hands_back: bool,
+) {
+    let before = [("a", 10), ("b", 0), ("c", 100)];
+    let mut table = shared(&before);
+    let rollouts = weights.iter().map(|(name, weight)| {
+        let intent = table::intent(&format!("shop/{name}"), *weight, 100, vec![]);
+        // The write was planned for an older version of the table.
+        let old = shared(&[(name, 0)]);
+        let config = old.config(&format!("shop/{name}"));
+        let plan = route_planner::plan(&config, &intent, &old.doc()).unwrap();
+        (config, intent, TableWrite::new(plan, true))
+    });
+    let mut rollouts: Vec<_> = rollouts.collect();
+    let writes = rollouts
+        .iter_mut()
+        .map(|(config, intent, write)| (&*config, &*intent, write));
+    let combined = combine(&table.doc(), writes);
+    let errors = combined.errors.iter().zip(weights);
+    let failed: Vec<_> = errors
+        .filter_map(|(error, (name, _))| error.as_ref().map(|_| *name))
+        .collect();
+    assert_eq!(failed, left_out);
+    assert_eq!(combined.hands_back, hands_back);
+    table.edit(&combined.patch);
+    let mut wanted = shared(expect);
+    assert_eq!(table.document()["spec"], wanted.document()["spec"]);
+    assert_eq!(table.annotation(), wanted.annotation());
+    // Each can be restored for itself.
+    for (name, _) in expect {
+        table.restore(&format!("shop/{name}"));
+        wanted.restore(&format!("shop/{name}"));
+    }
+    assert_eq!(
+        table.document()["spec"],
+        shared(&[("a", 0), ("b", 0), ("c", 0)]).document()["spec"]
+    );
+}
+
+#[test]
+fn writes_of_several_rollouts_are_one_patch() {
+    let all = |a, b, c| [("a", a), ("b", b), ("c", c)];
+    check_combined(
+        &[("a", 25), ("b", 50), ("c", 75)],
+        &all(25, 50, 75),
+        &[],
+        false,
+    );
+    // One for which the table has no route does not change the others.
+    check_combined(
+        &[("a", 25), ("d", 50), ("b", 75)],
+        &all(25, 75, 100),
+        &["d"],
+        false,
+    );
+    // Nothing is to be done.
+    check_combined(&[("a", 10), ("b", 0)], &all(10, 0, 100), &[], false);
+    check_combined(&[("a", 0), ("b", 20), ("c", 0)], &all(0, 20, 0), &[], false);
+    check_combined(&[("a", 0), ("b", 0), ("c", 0)], &all(0, 0, 0), &[], true);
 }

@@ -26,6 +26,8 @@ const ROUNDS: usize = 5;
 const PASSES: usize = 300;
 /// Changed weights and bare requests of each round. Even, so that the weight at the end is the one at the start.
 const CHANGES: usize = 100;
+/// How often all Rollouts of one table get another weight in each round.
+const SHARED: usize = 10;
 /// Passes that are not measured, in which connections are opened and memory is allocated.
 const WARM_UP: usize = 20;
 /// Number of Rollouts that the controller reconciles concurrently by default.
@@ -232,6 +234,15 @@ impl Bench {
         report.row("changed SetWeight: p99 ms", &all, |it| {
             millis(percentile(&it.change, 99))
         });
+        report.row("weights of one table at once: requests", &all, |it| {
+            mean(it.shared_requests, it.shared.len())
+        });
+        report.row("weights of one table at once: median ms", &all, |it| {
+            millis(median(&it.shared))
+        });
+        report.row("weights of one table at once: CPU ms", &all, |it| {
+            millis(it.shared_cpu.as_secs_f64() / it.shared.len() as f64)
+        });
         report.row("peak memory, MiB", &all, |it| mebibytes(it.memory));
         report.print();
         Ok(())
@@ -266,6 +277,24 @@ impl Bench {
         self.each(&some, async |rollout| plugin.set_weight(rollout, 0).await)
             .await?;
         self.world.set_states(&some, State::Resting).await?;
+
+        // All Rollouts of one table.
+        let shared: Vec<usize> = (0..ROLLOUTS_PER_TABLE).collect();
+        self.world.set_states(&shared, State::Updating).await?;
+        self.proxy.take_requests();
+        let cpu = plugin.cpu()?;
+        for change in 0..SHARED {
+            let weight = if change % 2 == 0 { 25 } else { 50 };
+            let times = self.each(&shared, async |rollout| {
+                plugin.change(rollout, weight).await
+            });
+            measured.shared.extend(times.await?);
+        }
+        measured.shared_cpu += plugin.cpu()? - cpu;
+        measured.shared_requests += self.proxy.take_requests().len();
+        self.each(&shared, async |rollout| plugin.set_weight(rollout, 0).await)
+            .await?;
+        self.world.set_states(&shared, State::Resting).await?;
         measured.memory = measured.memory.max(plugin.peak_memory()?);
         plugin.quit().await
     }
@@ -442,6 +471,10 @@ struct ManyRollouts {
     steady_requests: usize,
     change: Vec<Duration>,
     change_requests: usize,
+    /// Weights of Rollouts that share a table.
+    shared: Vec<Duration>,
+    shared_cpu: Duration,
+    shared_requests: usize,
     /// In KiB.
     memory: u64,
 }

@@ -1,12 +1,17 @@
-//! A lock per table, so that calls of one process do not conflict with each other.
+//! A lock per table, so that calls of one process do not conflict with each other. A call that waits offers its write, so that the
+//! holder of the lock may carry it in its own patch.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, RouteTableDoc};
+use route_planner::{Plan, PlanError, TableWrite};
 use tokio::sync::oneshot;
+
+use crate::{error::Failure, from_rpc::Request};
 
 /// The locked tables, each with the calls that wait for it. A free lock takes no memory.
 #[derive(Clone, Debug, Default)]
@@ -21,11 +26,54 @@ pub(in crate::router) enum Urgency {
     More,
 }
 
+impl Urgency {
+    pub(in crate::router) fn of(write: &TableWrite) -> Self {
+        match write.grows {
+            true => Self::More,
+            false => Self::Less,
+        }
+    }
+}
+
+/// The plan that was written, and what a later plan could not do.
+pub(in crate::router) type Written = Result<(Plan, Vec<PlanError>), Failure>;
+
+/// What a call that waited does now.
+#[derive(Debug)]
+pub(in crate::router) enum Turn {
+    /// It holds the lock.
+    Lead(TableGuard),
+    /// The holder has carried its write.
+    Carried(Written),
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Waiting {
+    turn: oneshot::Sender<Turn>,
+    /// What it is about to write, if another call may carry it.
+    offer: Option<Offer>,
+}
+
+/// A write that another call may carry.
+#[derive(Clone, Debug)]
+pub(in crate::router) struct Offer {
+    pub(in crate::router) request: Request,
+    pub(in crate::router) write: TableWrite,
+}
+
+/// An offer that the holder of the lock has accepted. If it is dropped without an answer, the call writes by itself.
+#[derive(Debug)]
+pub(in crate::router) struct Accepted {
+    pub(in crate::router) offer: Offer,
+    turn: oneshot::Sender<Turn>,
+}
+
 /// Waiting calls in the order of their arrival.
 #[derive(Debug, Default)]
 struct Waiters {
-    less: VecDeque<oneshot::Sender<TableGuard>>,
-    more: VecDeque<oneshot::Sender<TableGuard>>,
+    less: VecDeque<Waiting>,
+    more: VecDeque<Waiting>,
 }
 
 /// Unlocks the table when it is dropped.
@@ -33,33 +81,67 @@ struct Waiters {
 pub(in crate::router) struct TableGuard {
     locks: TableLocks,
     table: ObjectKey,
+    /// The newest version of the table that a holder has seen, if the last one has.
+    pub(in crate::router) newest: Option<RouteTableDoc>,
 }
 
 impl TableLocks {
     /// Waits until no other call holds the lock of `table`.
     pub(in crate::router) async fn lock(&self, table: &ObjectKey, urgency: Urgency) -> TableGuard {
         loop {
-            if let Ok(guard) = self.queue(table, urgency).await {
+            if let Ok(Turn::Lead(guard)) = self.queue(table, urgency, || None).await {
                 return guard;
             }
         }
     }
 
-    fn queue(&self, table: &ObjectKey, urgency: Urgency) -> oneshot::Receiver<TableGuard> {
+    /// As [`lock`](Self::lock), unless the holder carries `write`.
+    pub(in crate::router) async fn lock_or_ride(
+        &self,
+        request: &Request,
+        write: &TableWrite,
+    ) -> Turn {
+        // An offer that was accepted and not carried is not made again: the patch may have failed because of it.
+        let mut may_ride = true;
+        loop {
+            let offer = || {
+                mem::take(&mut may_ride).then(|| Offer {
+                    request: request.clone(),
+                    write: write.clone(),
+                })
+            };
+            let queued = self.queue(&write.plan.table, Urgency::of(write), offer);
+            if let Ok(turn) = queued.await {
+                return turn;
+            }
+        }
+    }
+
+    fn queue(
+        &self,
+        table: &ObjectKey,
+        urgency: Urgency,
+        offer: impl FnOnce() -> Option<Offer>,
+    ) -> oneshot::Receiver<Turn> {
         let (turn, waiting) = oneshot::channel();
         match self.held().entry(table.clone()) {
-            Entry::Occupied(mut waiters) => match urgency {
-                Urgency::Less => waiters.get_mut().less.push_back(turn),
-                Urgency::More => waiters.get_mut().more.push_back(turn),
-            },
+            Entry::Occupied(mut waiters) => {
+                let waiters = waiters.get_mut();
+                let offer = offer();
+                match urgency {
+                    Urgency::Less => waiters.less.push_back(Waiting { turn, offer }),
+                    Urgency::More => waiters.more.push_back(Waiting { turn, offer }),
+                }
+            }
             Entry::Vacant(free) => {
                 free.insert(Waiters::default());
                 let guard = TableGuard {
                     locks: self.clone(),
                     table: table.clone(),
+                    newest: None,
                 };
                 // Cannot fail: the receiver is in this function.
-                let _ = turn.send(guard);
+                let _ = turn.send(Turn::Lead(guard));
             }
         }
         waiting
@@ -67,6 +149,38 @@ impl TableLocks {
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Waiters>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TableGuard {
+    /// Accepts the offered writes that are at most as urgent: they get the priority of the holder's requests.
+    pub(in crate::router) fn accept(&self, urgency: Urgency) -> Vec<Accepted> {
+        let mut accepted = Vec::new();
+        let mut held = self.locks.held();
+        let Some(waiters) = held.get_mut(&self.table) else {
+            return accepted;
+        };
+        let queues = match urgency {
+            Urgency::Less => vec![&mut waiters.less, &mut waiters.more],
+            Urgency::More => vec![&mut waiters.more],
+        };
+        for queue in queues {
+            for Waiting { turn, offer } in mem::take(queue) {
+                match offer {
+                    Some(offer) if !turn.is_closed() => accepted.push(Accepted { offer, turn }),
+                    offer => queue.push_back(Waiting { turn, offer }),
+                }
+            }
+        }
+        accepted
+    }
+}
+
+impl Accepted {
+    /// Answers the call whose write was carried, or cannot be.
+    pub(in crate::router) fn answer(self, written: Written) {
+        // The call may have been cancelled.
+        let _ = self.turn.send(Turn::Carried(written));
     }
 }
 
@@ -85,10 +199,11 @@ impl Drop for TableGuard {
         };
         if let Some(next) = next {
             // A cancelled call returns the guard, whose drop wakes the next one.
-            let _ = next.send(Self {
+            let _ = next.turn.send(Turn::Lead(Self {
                 locks: self.locks.clone(),
                 table: self.table.clone(),
-            });
+                newest: self.newest.take(),
+            }));
         }
     }
 }

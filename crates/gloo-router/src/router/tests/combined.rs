@@ -1,0 +1,100 @@
+//! Calls of several Rollouts for one table at once: those that wait are carried by the patch of one of them.
+
+use futures::{FutureExt as _, future::join_all};
+use tokio::time::sleep;
+
+use super::*;
+
+/// A table with a route to each of these Services.
+fn routes(services: &[String]) -> Value {
+    table("shop", services.iter().map(|name| route_to(name)).collect())
+}
+
+/// The Rollout between a Service and its canary.
+fn rollout_of(service: &str) -> Rollout {
+    let mut rollout = rollout(select_shop());
+    rollout.metadata.name = service.to_owned();
+    let canary = canary(&mut rollout);
+    canary.stable_service = service.to_owned();
+    canary.canary_service = format!("{service}-canary");
+    rollout
+}
+
+fn services(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("web-{n}")).collect()
+}
+
+/// Sets these weights at once. Requests take a time, on a paused clock. Returns the answers.
+async fn set(fixture: &Fixture, weights: &[(String, i32)]) -> Vec<Result<(), String>> {
+    fixture.store.delay(Some(fastrand::Rng::with_seed(7)));
+    let calls = weights
+        .iter()
+        .map(async |(service, weight)| fixture.set_weight(&rollout_of(service), *weight).await);
+    let answers = join_all(calls).await;
+    fixture.store.delay(None);
+    answers
+}
+
+/// Returns the canary's share of each route.
+fn shares(fixture: &Fixture) -> Vec<u64> {
+    let table = fixture.store.table(&key()).unwrap();
+    let routes = table["spec"]["http"].as_array().unwrap().iter();
+    let share = |route: &Value| {
+        let canary = route.pointer("/forwardTo/destinations/1/weight");
+        canary.and_then(Value::as_u64).unwrap_or_default()
+    };
+    routes.map(share).collect()
+}
+
+/// The number of patches that were sent, with those that failed.
+fn patches(fixture: &Fixture) -> usize {
+    let sent = fixture.store.contexts();
+    sent.iter().filter(|(it, _)| it == "patch shop").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_patches_carry_thirty_weights_there_and_back() {
+    let services = services(30);
+    let fixture = Fixture::new([routes(&services)]);
+    let original = fixture.spec(&key());
+    let all = |weight| {
+        services
+            .iter()
+            .map(|it| (it.clone(), weight))
+            .collect::<Vec<_>>()
+    };
+    for (weight, expect) in [(25, 25), (60, 60), (0, 0)] {
+        let answers = set(&fixture, &all(weight)).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(shares(&fixture), [expect; 30]);
+        assert_eq!(patches(&fixture), 2, "for weight {weight}");
+    }
+    assert_eq!(fixture.spec(&key()), original);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_weight_waits_for_nobody() {
+    let fixture = Fixture::new([routes(&services(2))]);
+    let set = fixture.set_weight(&rollout_of("web-0"), 25);
+    assert_eq!(set.now_or_never(), Some(Ok(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_is_rejected_is_split() {
+    let services = services(3);
+    let fixture = Fixture::new([routes(&services)]);
+    let weights: Vec<_> = services.iter().map(|it| (it.clone(), 25)).collect();
+    let later = async {
+        // The first patch is on the way.
+        sleep(Duration::from_millis(650)).await;
+        fixture.store.fail_next_patch(StoreError::Rejected {
+            what: "RouteTable mesh/shop".into(),
+            reason: "admission webhook denied the request".into(),
+        });
+    };
+    let (answers, ()) = join(set(&fixture, &weights), later).await;
+    assert_eq!(answers, [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(shares(&fixture), [25; 3]);
+    // One alone, two together, and these two alone.
+    assert_eq!(patches(&fixture), 4);
+}
