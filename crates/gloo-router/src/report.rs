@@ -9,7 +9,6 @@ use std::time::Duration;
 use gloo_types::{Document, ObjectKey, Resource, RouteTableDoc};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::{Observation, observe};
-use serde_json::Value;
 
 pub use self::reason::Reason;
 pub use crate::fights::FieldManager;
@@ -52,10 +51,9 @@ impl About {
 
     /// Refers to an object that was read.
     pub(crate) fn of<K: Resource>(document: &Document<K>) -> Self {
-        let uid = document.raw().pointer("/metadata/uid");
         Self {
             key: document.key().clone(),
-            uid: uid.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            uid: document.uid().to_owned(),
         }
     }
 }

@@ -170,6 +170,12 @@ impl<K: Resource> Document<K> {
         self.metadata.resource_version.as_deref()
     }
 
+    /// `metadata.uid`; empty in a document that was not read from a store.
+    pub fn uid(&self) -> &str {
+        let uid = self.raw.pointer("/metadata/uid");
+        uid.and_then(Value::as_str).unwrap_or_default()
+    }
+
     /// `metadata.generation`, which increases with each change of `spec`.
     pub fn generation(&self) -> Option<i64> {
         self.metadata.generation

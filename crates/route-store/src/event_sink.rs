@@ -226,9 +226,7 @@ impl EventObject {
     /// The object of a document.
     #[must_use]
     pub fn of<K: Resource>(document: &Document<K>) -> Self {
-        let uid = document.raw().pointer("/metadata/uid");
-        let uid = uid.and_then(Value::as_str).unwrap_or_default();
-        Self::new::<K>(document.key().clone(), uid)
+        Self::new::<K>(document.key().clone(), document.uid())
     }
 }
 

@@ -73,14 +73,13 @@ impl TableKeeper {
     #[must_use]
     pub fn compact(&self, table: RouteTableDoc) -> CompactTable {
         let table = table.without_managed_fields();
-        let uid = table.raw().pointer("/metadata/uid");
         let (owners, unreadable) = match (self.read_owners)(&table) {
             Ok(owners) => (owners, None),
             Err(error) => (Vec::new(), Some(error.into())),
         };
         CompactTable {
             key: table.key().clone(),
-            uid: uid.and_then(Value::as_str).unwrap_or_default().into(),
+            uid: table.uid().into(),
             version: table.resource_version().unwrap_or_default().into(),
             generation: table.generation(),
             labels: table.labels().clone(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gloo_types::ObjectKey;
+use gloo_types::{Document, ObjectKey};
 use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -130,10 +130,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         for (part, why, after) in review.found {
             let Part { rollout, table } = part;
             let document = self.watched.table(&table);
-            let uid = document
-                .as_ref()
-                .and_then(|it| it.raw().pointer("/metadata/uid"));
-            let uid = uid.and_then(serde_json::Value::as_str);
+            let uid = document.as_ref().map(Document::uid);
             self.router.observer().observe(&Report::Orphaned {
                 rollout,
                 table: About {

@@ -236,13 +236,9 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let Ok(table) = self.router.live_table(table).await else {
             return (String::new(), None);
         };
-        let uid = table.raw().pointer("/metadata/uid");
-        let uid = uid.and_then(serde_json::Value::as_str).unwrap_or_default();
         let ours = self.router.store().field_manager();
-        (
-            uid.to_owned(),
-            FieldManager::last_of_spec(table.raw(), ours),
-        )
+        let manager = FieldManager::last_of_spec(table.raw(), ours);
+        (table.uid().to_owned(), manager)
     }
 
     /// Reports a repair. Returns whether it starts a fight.

@@ -14,7 +14,6 @@ use route_planner::{
 };
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
-use serde_json::Value;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -359,8 +358,7 @@ impl<S: Store> GlooRouter<S> {
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
         let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
-        let uid = document.raw().pointer("/metadata/uid");
-        table.uid = uid.and_then(Value::as_str).unwrap_or_default().to_owned();
+        table.uid = document.uid().to_owned();
         if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
             return None;
         }
@@ -513,11 +511,7 @@ impl<S: Store> GlooRouter<S> {
             return Ok(Collected::Failed);
         }
         carry_out(&*self.store, &plan).await?;
-        let uid = document.raw().pointer("/metadata/uid");
-        Ok(Collected::Restored(About {
-            key: table.clone(),
-            uid: uid.and_then(Value::as_str).unwrap_or_default().to_owned(),
-        }))
+        Ok(Collected::Restored(About::of(&document)))
     }
 }
 
