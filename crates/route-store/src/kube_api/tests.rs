@@ -226,7 +226,8 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
 
 #[tokio::test]
 async fn handing_a_table_back_uses_another_field_manager() {
-    let (mut store, sent) = store(vec![(200, table("mesh", "web"))]);
+    let answer = (200, table("mesh", "web"));
+    let (mut store, sent) = store(vec![answer.clone(), answer]);
     let key = ObjectKey::new("mesh", "web");
     let mut check = async |manager: &str| {
         store.access.field_manager = manager.to_owned();

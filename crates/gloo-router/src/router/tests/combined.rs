@@ -3,7 +3,7 @@
 use futures::{FutureExt as _, future::join_all};
 use tokio::time::sleep;
 
-use super::*;
+use super::{faulty::Fault, *};
 
 /// A table with a route to each of these Services.
 fn routes(services: &[String]) -> Value {
@@ -24,15 +24,13 @@ fn services(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("web-{n}")).collect()
 }
 
-/// Sets these weights at once. Requests take a time, on a paused clock. Returns the answers.
+/// Sets these weights at once. Each patch takes a second, on a paused clock. Returns the answers.
 async fn set(fixture: &Fixture, weights: &[(String, i32)]) -> Vec<Result<(), String>> {
-    fixture.store.delay(Some(fastrand::Rng::with_seed(7)));
+    fixture.store.fail("patch shop", Fault::Slowness);
     let calls = weights
         .iter()
         .map(async |(service, weight)| fixture.set_weight(&rollout_of(service), *weight).await);
-    let answers = join_all(calls).await;
-    fixture.store.delay(None);
-    answers
+    join_all(calls).await
 }
 
 /// Returns the canary's share of each route.
@@ -75,8 +73,9 @@ async fn two_patches_carry_thirty_weights_there_and_back() {
 #[tokio::test(start_paused = true)]
 async fn a_single_weight_waits_for_nobody() {
     let fixture = Fixture::new([routes(&services(2))]);
-    let set = fixture.set_weight(&rollout_of("web-0"), 25);
-    assert_eq!(set.now_or_never(), Some(Ok(())));
+    let rollout = rollout_of("web-0");
+    let set = fixture.set_weight(&rollout, 25).now_or_never();
+    assert_eq!(set, Some(Ok(())));
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,8 +84,8 @@ async fn a_patch_that_is_rejected_is_split() {
     let fixture = Fixture::new([routes(&services)]);
     let weights: Vec<_> = services.iter().map(|it| (it.clone(), 25)).collect();
     let later = async {
-        // The first patch is on the way.
-        sleep(Duration::from_millis(650)).await;
+        // The first one was sent alone.
+        sleep(Duration::from_millis(1500)).await;
         fixture.store.fail_next_patch(StoreError::Rejected {
             what: "RouteTable mesh/shop".into(),
             reason: "admission webhook denied the request".into(),

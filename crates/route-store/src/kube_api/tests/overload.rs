@@ -396,7 +396,7 @@ async fn a_fifth_of_the_burst_is_reserved_for_an_abort() {
     let error = read(&store).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot get RouteTable mesh/web in time: more requests wait than the limits of the API server allow, raise them"
+        "cannot get RouteTable mesh/web in time: more requests wait than may be sent to the API server, raise qps and burst"
     );
     for _ in 0..2 {
         read_as(&store, Priority::TowardStable).await.unwrap();
