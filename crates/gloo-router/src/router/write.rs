@@ -280,7 +280,10 @@ impl<S: Store> GlooRouter<S> {
             },
         };
         let written = match turn {
-            Turn::Lead(guard) => self.lead(request, write, guard, deadline, retries).await,
+            // On the heap: a call that writes nothing, which most do, needs no stack for it.
+            Turn::Lead(guard) => {
+                Box::pin(self.lead(request, write, guard, deadline, retries)).await
+            }
             Turn::Carried(written) => written,
         }?;
         for edit in &written.0.edits {
