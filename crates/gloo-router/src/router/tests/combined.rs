@@ -1,7 +1,7 @@
 //! Calls of several Rollouts for one table at once: those that wait are carried by the patch of one of them.
 
 use futures::{FutureExt as _, future::join_all};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{faulty::Fault, *};
 
@@ -96,4 +96,24 @@ async fn a_patch_that_is_rejected_is_split() {
     assert_eq!(shares(&fixture), [25; 3]);
     // One alone, two together, and these two alone.
     assert_eq!(patches(&fixture), 4);
+}
+
+/// The caller gives up while its weight is on the way in the patch of another Rollout, and asks for weight 0.
+#[tokio::test(start_paused = true)]
+async fn a_later_call_waits_for_the_patch_that_carries_the_earlier_one() {
+    let services = services(3);
+    let fixture = Fixture::new([routes(&services)]);
+    let weights: Vec<_> = services[..2].iter().map(|it| (it.clone(), 25)).collect();
+    let given_up = async {
+        let rollout = rollout_of("web-2");
+        let early = fixture.set_weight(&rollout, 25);
+        let early = timeout(Duration::from_millis(1500), early).await;
+        assert!(early.is_err());
+        fixture.set_weight(&rollout, 0).await
+    };
+    let (answers, last) = join(set(&fixture, &weights), given_up).await;
+    assert_eq!((answers, last), (vec![Ok(()), Ok(())], Ok(())));
+    assert_eq!(shares(&fixture), [25, 25, 0]);
+    // One alone, two together, and weight 0.
+    assert_eq!(patches(&fixture), 3);
 }
