@@ -138,9 +138,10 @@
 //! - A panic in a call is an error of this call only.
 //! - An error text is one line without `%`.
 //! - If `VerifyWeight` fails for any reason, the reply is "not verified".
+//! - A measurement, metadata or a step's result above [`MAX_RESULT`] is an error.
 //! - Bytes that are not valid end the session with an error. The process exits, and the controller restarts it.
 //!
-//! A plugin must not write to stdout and must not block a thread.
+//! A plugin must not write to stdout. A call may block its thread, see [`serve`].
 //!
 //! # Features
 //!
@@ -172,7 +173,7 @@ mod workers;
 mod write_deadline;
 
 pub use call::{Metrics, Plugin, Router, Step};
-pub use error::{MAX_ERROR, PluginError, Result, error_chain};
+pub use error::{MAX_ERROR, MAX_RESULT, PluginError, Result, error_chain};
 pub use goplugin::env::PluginEnv;
 pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};
