@@ -15,6 +15,7 @@
 //! argument.*      every method with nil, another type and an empty argument, which no controller sends
 //! life.*          idle session, quit, closed connection, kill, signals, log lines
 //! ```
+#![doc = include_str!("../README.md")]
 
 mod calls;
 mod configured;

@@ -127,8 +127,7 @@
 //! # }
 //! ```
 //!
-//! As a program, the same router is `fn main() -> ExitCode { rollouts_rpc::main(Router(Cautious)) }`: see [`main`], or [`serve`] for a
-//! program with its own flags, runtime or log.
+//! [`main`] serves a plugin as a program, and [`serve`] one with its own flags, runtime or log.
 //!
 //! # Guarantees
 //!
@@ -147,6 +146,7 @@
 //!
 //! `host` adds the controller's half, `testing` adds a session in memory, and `grpc` adds go-plugin's gRPC protocol, for hosts other than
 //! the controller.
+#![doc = include_str!("../README.md")]
 
 #[cfg(not(unix))]
 compile_error!("rollouts-rpc needs Unix: the controller connects to a plugin over a Unix socket");
@@ -189,7 +189,3 @@ pub use rollout_types as rollout;
 pub use rollout_types::{ConfigError, Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
 pub use traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

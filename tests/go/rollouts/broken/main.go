@@ -179,7 +179,7 @@ func configured(raw []byte, text string) types.RpcError {
 	case fault == "stalls":
 		stall.Lock()
 		defer stall.Unlock()
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(1100 * time.Millisecond)
 	}
 	if fault != "ignores-weight" {
 		exitOn(os.WriteFile(config.File, []byte(text), 0o600))
