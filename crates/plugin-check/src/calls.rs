@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
 use crate::process::{Plugin, Serving, quoted, text};
-use crate::report::Level::Should;
+use crate::report::Level::{Must, Should};
 use crate::report::{Report, Seen};
 use crate::session::patient;
 use crate::start::yes;
@@ -201,6 +201,7 @@ async fn replay(
 ) {
     let version = recording.version;
     let mut replies = Decoder::new(LIMITS);
+    let mut called = BTreeSet::new();
     for (seq, (method, call)) in (0..).zip(recording.calls()) {
         let exchange = async {
             stream.write_all(call).await.map_err(text)?;
@@ -216,8 +217,13 @@ async fn replay(
             Err(error) => (Err(error), false),
         };
         let check = format!("call.{version}.{method}");
-        let rule = format!("{method} of controller {version} is answered as it reads it");
-        report.must(check.clone(), rule, reply.clone().map(drop));
+        // Each method is recorded a second time with almost no values, which tests the encoding; no controller makes such a call.
+        let (level, what) = match called.insert(method) {
+            true => (Must, String::new()),
+            false => (Should, " without values".to_owned()),
+        };
+        let rule = format!("{method}{what} of controller {version} is answered as it reads it");
+        report.judge(level, check.clone(), rule, reply.clone().map(drop));
         if method == "InitPlugin" && goes_on {
             report.should(
                 format!("{check}.time"),

@@ -104,6 +104,10 @@ impl Report {
         self.add(Level::Should, check.into(), rule.into(), seen, false);
     }
 
+    pub(crate) fn judge(&mut self, level: Level, check: String, rule: String, seen: Seen) {
+        self.add(level, check, rule, seen, false);
+    }
+
     /// Runs a check if it was selected.
     pub(crate) async fn run(
         &mut self,
