@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Number of plugins that are checked concurrently. Most checks wait.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
 
 /// Timeout in seconds of a call to a plugin without a fault, and to one with a fault.
 const PATIENCE: [&str; 2] = ["20", "2"];

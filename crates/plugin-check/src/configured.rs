@@ -125,7 +125,7 @@ async fn rounds<W: Work>(args: &Args, mut work: W) -> Outcome {
             // The same call succeeded before the restart.
             return Err((if round == 1 { "restart" } else { check }, error));
         }
-        if let Some(command) = &args.probe {
+        if let Some(command) = args.probe.as_ref().filter(|_| args.kind == Kind::Router) {
             printed.push(
                 probe(args, command)
                     .await

@@ -118,7 +118,10 @@ async fn a_configuration_that_is_refused_is_found() {
         "--only=configured",
     ];
     let report = report("step_plugin", "step", &wrong).await;
-    insta::assert_snapshot!(report.to_string().replace(&report.plugin, "step_plugin"), @"");
+    insta::assert_snapshot!(report.to_string().replace(&report.plugin, "step_plugin"), @"
+    FAIL  configured.Run  the call succeeds: step example/patience: config.time is invalid: unknown field `time`, expected `times`
+    step_plugin: 0 of 4 checks passed, 3 not run, not conformant
+    ");
 }
 
 #[tokio::test(flavor = "multi_thread")]

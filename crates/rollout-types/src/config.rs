@@ -69,7 +69,6 @@ fn in_words_of_json(error: &str) -> String {
         it if it.starts_with(['i', 'u']) && is_type_of_number(it) => "a whole number",
         it if it.starts_with('f') && is_type_of_number(it) => "a number",
         it if it.starts_with("struct ") => "an object",
-        it if it.starts_with("enum ") => "a text or an object",
         it if it.starts_with("tuple struct ") || it == "a sequence" => "a list",
         "a map" => "an object",
         "a borrowed string" => "a string",
@@ -132,7 +131,7 @@ mod tests {
 
     #[derive(Debug, Default, Deserialize)]
     #[serde(default, deny_unknown_fields)]
-    #[expect(dead_code, reason = "only its types matter")]
+    #[allow(dead_code, reason = "only its types matter")]
     struct Config {
         times: u32,
         share: f64,
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[derive(Debug, Default, Deserialize)]
-    #[expect(dead_code, reason = "only its types matter")]
+    #[allow(dead_code, reason = "only its types matter")]
     struct Pair(u8, u8);
 
     #[track_caller]
@@ -187,10 +186,7 @@ mod tests {
             r#"{"share": "x"}"#,
             ".share is invalid: invalid type: string \"x\", expected a number",
         );
-        check(
-            r#"{"mode": 7}"#,
-            ".mode is invalid: invalid type: integer `7`, expected a text or an object",
-        );
+        check(r#"{"mode": 7}"#, ".mode is invalid: expected value");
         check(
             r#"{"mode": "slow"}"#,
             ".mode is invalid: unknown variant `slow`, expected `Fast`",

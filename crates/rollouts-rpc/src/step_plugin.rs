@@ -94,7 +94,7 @@ impl StepContext {
     /// See [`ConfigError`].
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         ConfigError::parse(&self.config, || {
-            format!("config of step {}", self.plugin_name)
+            format!("step {}: config", self.plugin_name)
         })
     }
 
@@ -108,7 +108,7 @@ impl StepContext {
             return Ok(T::default());
         }
         ConfigError::parse(&self.status, || {
-            format!("status of step {}", self.plugin_name)
+            format!("step {}: status", self.plugin_name)
         })
     }
 }

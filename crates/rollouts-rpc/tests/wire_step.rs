@@ -11,8 +11,8 @@ use std::time::Duration;
 use rollouts_rpc::host::{CallError, StepClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    PluginError, Rollout, ServeConfig, Shutdown, Step, StepContext, StepPhase, StepPlugin,
-    StepResult,
+    MAX_RESULT, PluginError, Rollout, ServeConfig, Shutdown, Step, StepContext, StepPhase,
+    StepPlugin, StepResult,
 };
 use serde_json::json;
 

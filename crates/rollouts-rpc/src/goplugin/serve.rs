@@ -131,7 +131,7 @@ pub enum ServeError {
     #[error("cannot set up server reflection")]
     Reflection(#[source] Box<dyn Error + Send + Sync>),
     /// No host opened a session in time.
-    #[error("no host opened a session within {} s of the handshake line", .0.as_secs())]
+    #[error("no host opened a session within {} s of the handshake line", .0.as_secs_f32())]
     NoSession(Duration),
     /// The session failed.
     #[error("the session with the host failed")]
