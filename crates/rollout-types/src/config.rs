@@ -49,8 +49,9 @@ impl ConfigError {
                 return Self::absent(place());
             }
             let path = error.path().to_string();
-            let place = match path.as_str() {
-                "." => place(),
+            // A dot is the whole, and a question mark what the parser does not know.
+            let place = match path.trim_end_matches(['.', '?']) {
+                "" => place(),
                 path => format!("{}.{path}", place()),
             };
             let reason = in_words_of_json(&error.into_inner().to_string());
