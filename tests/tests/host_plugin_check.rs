@@ -109,6 +109,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("metric", "short-messages", &["load.big"]),
     ("router", "heavy", &["load.memory"]),
     ("router", "refuses-config", &["configured.SetWeight"]),
+    ("router", "dies-of-config", &["configured.SetWeight"]),
     ("metric", "refuses-config", &["configured.Run"]),
     ("router", "never-verified", &["configured.VerifyWeight"]),
     ("router", "stalls", &["configured.ping"]),

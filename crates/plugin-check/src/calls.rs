@@ -11,10 +11,9 @@ use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use crate::process::{Plugin, Serving, quoted, text};
+use crate::process::{Plugin, Seen, Serving, patient, quoted, text};
 use crate::report::Level::{Must, Should};
-use crate::report::{Report, Seen};
-use crate::session::patient;
+use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
 

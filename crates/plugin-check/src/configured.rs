@@ -17,9 +17,8 @@ use rustix::process::Signal;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{Serving, quoted, text};
-use crate::report::{Report, Seen};
-use crate::session::patient;
+use crate::process::{Seen, Serving, patient, quoted, text};
+use crate::report::Report;
 use crate::{Args, Config, Kind};
 
 /// The weights of the rounds. The plugin is killed and started again after the first.

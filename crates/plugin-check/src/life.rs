@@ -11,10 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::Args;
-use crate::process::{Ended, Plugin, Serving, quoted, text};
+use crate::process::{Ended, Plugin, Seen, Serving, patient, quoted, text};
 use crate::report::Level::{Must, Should};
-use crate::report::{Report, Seen};
-use crate::session::patient;
+use crate::report::Report;
 use crate::start::yes;
 
 /// A controller kills a plugin that does not exit within this time after Quit.

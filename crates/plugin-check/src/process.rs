@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rollouts_rpc::host::{AnyClient, HostSession};
+use rollouts_rpc::host::{AnyClient, CallError, HostSession};
 use rollouts_rpc::testing::NoArgument;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::IgnoredAny;
@@ -22,8 +22,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Args;
-use crate::report::Seen;
-use crate::session::patient;
 
 /// How long a plugin may take to write its handshake line.
 const START: Duration = Duration::from_secs(60);
@@ -270,6 +268,20 @@ fn files(dir: &Path) -> io::Result<usize> {
 /// Returns a text of the plugin as a report shows it: in quotes, with line breaks and control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.escape_debug())
+}
+
+/// The observation of a check; `Err` is the reason of the failure.
+pub(crate) type Seen<T = ()> = Result<T, String>;
+
+/// Waits for the outcome of a call, for the time in `--patience`.
+pub(crate) async fn patient<T>(
+    args: &Args,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Seen<T> {
+    let outcome = timeout(args.patience(), call).await;
+    outcome
+        .map_err(|_| format!("no answer within {} s", args.patience))?
+        .map_err(text)
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::Args;
-use crate::process::{Frames, Serving};
+use crate::process::{Frames, Seen, Serving};
 
 /// The severity of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -70,9 +70,6 @@ fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix('#');
     digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
-
-/// The observation of a check; `Err` is the reason of the failure.
-pub(crate) type Seen<T = ()> = Result<T, String>;
 
 impl Report {
     pub(crate) fn new(args: &Args) -> Self {

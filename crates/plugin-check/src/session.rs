@@ -7,8 +7,8 @@ use rollouts_rpc::testing::NoArgument;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{Frames, Serving, text};
-use crate::report::{Report, Seen};
+use crate::process::{Frames, Seen, Serving, patient};
+use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
 
@@ -183,17 +183,6 @@ async fn until(holds: impl Fn() -> bool) -> Seen {
         sleep(Duration::from_millis(20)).await;
     }
     Err("it is not acknowledged within 2 s".to_owned())
-}
-
-/// Waits for the outcome of a call, for the time in `--patience`.
-pub(crate) async fn patient<T>(
-    args: &Args,
-    call: impl Future<Output = Result<T, CallError>>,
-) -> Seen<T> {
-    let outcome = timeout(args.patience(), call).await;
-    outcome
-        .map_err(|_| format!("no answer within {} s", args.patience))?
-        .map_err(text)
 }
 
 /// Checks that a call is refused with an error of net/rpc.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use crate::Args;
-use crate::process::{COOKIE, Plugin, command, quoted, text};
+use crate::process::{COOKIE, Plugin, Seen, command, quoted, text};
 use crate::report::Level::Should;
-use crate::report::{Report, Seen};
+use crate::report::Report;
 
 /// How long a plugin may take to exit without a host.
 const BY_HAND: Duration = Duration::from_secs(10);
