@@ -13,10 +13,12 @@ use std::ffi::OsStr;
 use clap::Parser as _;
 use e2e_tests::{plugin_binary, program};
 use futures::{StreamExt as _, stream};
-use rollouts_plugin_check::{Args, Report, check};
+use rollouts_plugin_check::{Args, Finding, Outcome, Report, check};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 /// Number of plugins that are checked concurrently. Most checks wait.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
 
 /// Timeout in seconds of a call to a plugin without a fault, and to one with a fault.
 const PATIENCE: [&str; 2] = ["20", "2"];
@@ -58,7 +60,11 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "no-ack:3", &["session.acknowledges-stdout"]),
     ("router", "no-ack:5", &["session.acknowledges-stderr"]),
     ("step", "no-pong", &["session.keep-alive"]),
-    ("router", "no-ping", &["session.ping", "call.ping"]),
+    (
+        "router",
+        "no-ping",
+        &["session.ping", "call.1.5.1.ping", "call.1.10.1.ping"],
+    ),
     ("metric", "one-ping", &["session.pings"]),
     ("step", "sulks", &["session.goes-on", "session.in-step"]),
     (
@@ -81,29 +87,37 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
         &["session.no-router", "session.no-metric"],
     ),
     ("step", "not-dispensed", &["session.dispense"]),
-    (
-        "router",
-        "dispenses-once",
-        &["session.dispense-again", "call.1.5.1", "call.1.10.1"],
-    ),
+    ("metric", "not-dispensed", &["call.1.5.1"]),
+    ("router", "not-dispensed", &["call.1.10.1"]),
+    ("router", "dispenses-once", &["session.dispense-again"]),
     ("metric", "forgets-first", &["session.first-goes-on"]),
     ("metric", "nameless", &["session.type"]),
-    ("metric", "silent:InitPlugin", &["call.init"]),
-    ("router", "slow-init", &["call.init-time"]),
+    ("metric", "silent:InitPlugin", &["load.opens"]),
     ("router", "silent:SetWeight", &["argument.unregistered"]),
     ("router", "seven", &["call.1.10.1.VerifyWeight"]),
     ("metric", "phase", &["call.1.10.1.Run"]),
     ("step", "phase", &["call.1.10.1.Run"]),
     ("step", "status", &["call.1.10.1.Run"]),
     ("router", "hangs", &["call.1.10.1.SetWeight"]),
-    ("router", "panics", &["call.survives"]),
-    ("step", "bad-record", &["call.log", "life.log"]),
+    ("router", "panics", &["call.1.5.1.SetWeight"]),
+    ("step", "bad-record", &["call.1.10.1.log", "life.log"]),
+    ("metric", "bad-record", &["call.1.5.1.log"]),
     ("router", "fickle", &["load.at-once"]),
     ("step", "exclusive", &["load.at-once"]),
     ("router", "tires:55", &["load.given-up"]),
     ("router", "tires:300", &["load.many"]),
     ("metric", "short-messages", &["load.big"]),
     ("router", "heavy", &["load.memory"]),
+    ("router", "refuses-config", &["configured.SetWeight"]),
+    ("router", "dies-of-config", &["configured.SetWeight"]),
+    ("metric", "refuses-config", &["configured.Run"]),
+    ("router", "never-verified", &["configured.VerifyWeight"]),
+    ("router", "stalls", &["configured.ping"]),
+    ("router", "forgets", &["configured.restart"]),
+    ("router", "ignores-weight", &["configured.probe"]),
+    ("router", "refuses-end", &["configured.RemoveManagedRoutes"]),
+    ("metric", "refuses-end", &["configured.GarbageCollect"]),
+    ("step", "refuses-end", &["configured.Abort"]),
     ("metric", "falls-asleep", &["life.idle"]),
     ("router", "stays", &["life.quit"]),
     ("router", "quits-silently", &["life.quit-reply"]),
@@ -118,6 +132,16 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "ignores-term", &["life.terminate"]),
     ("router", "alone", &["life.two"]),
 ];
+
+/// A table that leads to the stable Service of the recorded Rollout.
+const TABLE: &str = "\
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {name: shop, namespace: shop}
+spec:
+  http:
+  - forwardTo: {destinations: [{ref: {name: demo-stable, namespace: shop}, port: {number: 80}}]}
+";
 
 /// Checks that Go's own server fails. A controller tolerates them.
 const TOLERATED: [&str; 3] = ["life.hang-up", "life.knock", "life.quit-reply"];
@@ -145,7 +169,12 @@ async fn report(kind: &str, fault: &str, only: &[&str]) -> Report {
         "metric" => "metricprovider",
         kind => kind,
     };
-    let mut more: Vec<_> = only.iter().flat_map(|only| ["--only", only]).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weight").display().to_string();
+    let config = format!("broken={{\"file\": \"{file}\"}}");
+    let probe = format!("cat {file}");
+    let mut more = vec!["--config", &config, "--probe", &probe];
+    more.extend(only.iter().flat_map(|only| ["--only", only]));
     more.extend(["--", cookie, fault]);
     let [good, faulty] = PATIENCE;
     let patience = if fault.is_empty() { good } else { faulty };
@@ -169,8 +198,15 @@ fn failed(report: &Report) -> BTreeSet<&str> {
 async fn our_plugin_passes_every_check() {
     let binary = plugin_binary().unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let tables = format!("--route-tables-dir={}", directory.path().display());
-    let report = checked(binary.as_os_str(), "router", PATIENCE[0], &["--", &tables]).await;
+    let at = directory.path().display();
+    std::fs::write(directory.path().join("table.yaml"), TABLE).unwrap();
+    let more = [
+        r#"--config=solo-io/glooplatform={"routeTableSelector": {"name": "shop"}}"#,
+        &format!("--probe=grep -w weight {at}/*"),
+        "--",
+        &format!("--route-tables-dir={at}"),
+    ];
+    let report = checked(binary.as_os_str(), "router", PATIENCE[0], &more).await;
     assert_eq!(report.failed().count(), 0, "{report}");
     assert!(report.findings.len() >= 60, "{report}");
 }
@@ -193,6 +229,94 @@ async fn go_plugins_without_a_fault_are_conformant() {
     }
 }
 
+/// An API server without any object, for a plugin that waits for its cache. Returns a kubeconfig.
+async fn empty_cluster() -> tempfile::NamedTempFile {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            tokio::spawn(answer(connection));
+        }
+    });
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let yaml = format!(
+        "{{clusters: [{{name: a, cluster: {{server: '{server}'}}}}], contexts: [{{name: a, context: {{cluster: a}}}}], current-context: a}}"
+    );
+    std::fs::write(config.path(), yaml).unwrap();
+    config
+}
+
+async fn answer(mut connection: TcpStream) -> std::io::Result<()> {
+    let mut lines = BufReader::new(&mut connection).lines();
+    let path = lines.next_line().await?.unwrap_or_default();
+    while lines
+        .next_line()
+        .await?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    let body = match path.split(['/', '?', ' ']).collect::<Vec<_>>()[..] {
+        // A watch without an event stays open.
+        _ if path.contains("watch=") => return std::future::pending().await,
+        [.., "version", _, _] => r#"{"major": "1", "minor": "34", "gitVersion": "v1.34.1"}"#,
+        _ => {
+            r#"{"kind": "IngressList", "apiVersion": "networking.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": []}"#
+        }
+    };
+    let reply = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(reply.as_bytes()).await
+}
+
+/// Argo's own samples are in the module of the controller. Its router needs a cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_samples_of_argo_are_conformant() {
+    let kubeconfig = empty_cluster().await;
+    let kubeconfig = format!("KUBECONFIG={}", kubeconfig.path().display());
+    for kind in KINDS {
+        let sample = program(&format!("argo-{kind}")).unwrap();
+        let sample = sample.get_program().to_str().unwrap();
+        let mut more = vec!["--", &kubeconfig, sample];
+        if kind == "step" {
+            more.splice(0..0, ["--config", "sample={}"]);
+        }
+        let report = checked("/usr/bin/env".as_ref(), kind, PATIENCE[0], &more).await;
+        assert!(report.is_conformant(), "{kind}: {report}");
+        assert!(report.findings.len() >= 60, "{report}");
+    }
+}
+
+/// One crash is one line, with the text of the panic. What follows did not run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_is_one_failure() {
+    let report = report("router", "panics", &["call", "load", "life"]).await;
+    let failures: Vec<_> = report.failed().map(ToOwned::to_owned).collect();
+    let [
+        Finding {
+            check,
+            outcome: Outcome::Failed(what),
+            ..
+        },
+    ] = &failures[..]
+    else {
+        panic!("{report}");
+    };
+    assert_eq!(check, "call.1.5.1.SetWeight", "{report}");
+    let lines = "the plugin closed the stream; it ended with exit status: 2\npanic: no luck\n";
+    assert!(what.starts_with(lines), "{report}");
+    let rest = report
+        .findings
+        .iter()
+        .skip_while(|it| it.check != *check)
+        .skip(1);
+    assert!(
+        rest.clone().count() > 3 && rest.into_iter().all(|it| it.outcome == Outcome::NotRun),
+        "{report}"
+    );
+}
+
 /// Returns the method in the name of a check of a call.
 fn method(check: &str) -> Option<&str> {
     let calls = ["call.", "argument."].into_iter();
@@ -203,7 +327,7 @@ fn method(check: &str) -> Option<&str> {
     parts.find(|part| part.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
-/// Returns the faults of [`FAULTS`], and two faults of every method of the kind: no answer, and an error of two lines.
+/// Returns the faults of [`FAULTS`], and further faults of every method of the kind: no answer, a late one, and an error of two lines.
 fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSet<&'a str>)> {
     let mut faults = BTreeMap::<String, BTreeSet<&str>>::new();
     for (_, fault, checks) in FAULTS.iter().filter(|(of, ..)| *of == kind) {
@@ -211,9 +335,10 @@ fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSe
     }
     for check in checks {
         if let Some(method) = method(check) {
-            let fault = match check.ends_with(".text") {
-                true => "two-lines".to_owned(),
-                false => format!("silent:{method}"),
+            let fault = match check.rsplit('.').next() {
+                Some("text") => "two-lines".to_owned(),
+                Some("time") => "slow-init".to_owned(),
+                _ => format!("silent:{method}"),
             };
             faults.entry(fault).or_default().insert(check);
         }

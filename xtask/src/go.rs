@@ -29,6 +29,8 @@ pub(crate) const GENERATOR: &str = "gloo-appset-generator";
 
 /// Import paths of the programs of the cluster tests; [`build`] names the binaries.
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
+/// The directory of Argo's sample plugins.
+const SAMPLES: &str = "github.com/argoproj/argo-rollouts/test/cmd";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5";
@@ -36,7 +38,7 @@ const HELM_COMMAND: &str = "helm.sh/helm/v3/cmd/helm";
 
 const STRIPPED: &str = "-s -w";
 
-/// Builds etcd, kube-apiserver, kustomize, Helm, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
+/// Builds etcd, kube-apiserver, kustomize, Helm, three releases of the Rollouts controller and plugins in Go into `target/go/bin`.
 ///
 /// # Errors
 /// Returns `Err` if Go is not installed or a build fails.
@@ -58,6 +60,14 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     build("go.mod", "kustomize", KUSTOMIZE)?;
     build("go.mod", "go-plugin", "./plugin")?;
     build("go.mod", "go-plugin-broken", "./broken")?;
+    for (output, sample) in [
+        ("argo-router", "trafficrouter"),
+        ("argo-metric", "metrics"),
+        ("argo-step", "step"),
+    ] {
+        let package = format!("{SAMPLES}/{sample}-plugin-sample");
+        build("go.mod", output, &package)?;
+    }
     let helm = cmd!(
         sh,
         "go -C {HELM} build -ldflags {STRIPPED} -o {bin}/helm {HELM_COMMAND}"

@@ -3,6 +3,7 @@
 //! [`GlooRouter`] answers calls, [`background`] repairs, restores and releases between them, and an
 //! [`Observer`](report::Observer) receives what answers do not show. Decisions are in `route-planner`, access to the objects
 //! in `route-store`.
+#![doc = include_str!("../README.md")]
 
 pub mod background;
 mod collect;
@@ -20,7 +21,3 @@ pub use router::{
     ASSUMED_PORT, GlooRouter, Target, behind_recorded, carry_out, rollout_keeper, table_keeper,
 };
 pub use {gloo_types, route_planner, route_store};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -9,6 +9,7 @@
 //! that names its path. [`violations`] returns the constraints of Gloo that a table violates.
 //!
 //! Field names and constraints follow the Gloo Platform API reference.
+#![doc = include_str!("../README.md")]
 
 #[cfg(feature = "crd")]
 pub mod crd;
@@ -58,7 +59,3 @@ pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,
 };
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

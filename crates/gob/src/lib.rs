@@ -49,6 +49,7 @@
 //!
 //! Sources: Go's `encoding/gob` (doc.go, encode.go, decode.go, type.go) and the output of Go 1.26. Where doc.go and the code differ,
 //! this crate follows the code: the zero byte of a top-level value that is not a struct precedes the value.
+#![doc = include_str!("../README.md")]
 
 pub use decode::Decoder;
 pub use encode::Encoder;
@@ -76,7 +77,3 @@ pub mod __private {
 
     pub use crate::declare::{Name, Variant};
 }
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

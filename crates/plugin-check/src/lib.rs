@@ -11,11 +11,14 @@
 //! session.*       streams, ping, dispense, unknown methods
 //! call.*          the recorded calls of released controllers
 //! load.*          concurrent calls, large arguments, memory
+//! configured.*    calls with the plugin's own configuration: success, effect, pings meanwhile, a restart
 //! argument.*      every method with nil, another type and an empty argument, which no controller sends
 //! life.*          idle session, quit, closed connection, kill, signals, log lines
 //! ```
+#![doc = include_str!("../README.md")]
 
 mod calls;
+mod configured;
 mod life;
 mod process;
 mod report;
@@ -27,16 +30,24 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use rollouts_rpc::goplugin::handshake::PluginKind;
 
 pub use report::{Finding, Level, Outcome, Report};
 
+/// The version, and in a release also the commit.
+const VERSION: &str = match option_env!("RELEASE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// The plugin to check, and the timeouts.
 #[derive(Clone, Debug, clap::Parser)]
+#[non_exhaustive]
 #[command(
-    version,
+    version = VERSION,
     about = "Checks an Argo Rollouts plugin: starts and calls it as the controller does"
 )]
 pub struct Args {
@@ -48,6 +59,15 @@ pub struct Args {
     /// Arguments of the plugin, as in the controller's ConfigMap.
     #[arg(last = true)]
     pub arguments: Vec<OsString>,
+    /// Configuration of the plugin, for the calls of the checks "configured": its name, and JSON as a Rollout or a metric has it.
+    #[arg(long, value_name = "NAME=JSON")]
+    pub config: Option<Config>,
+    /// YAML of the Rollout that these calls have. The default is the Rollout of the recorded calls, shop/demo.
+    #[arg(long, value_name = "FILE")]
+    pub rollout: Option<PathBuf>,
+    /// Shell command that prints where a router sends traffic. It must print different things for different weights.
+    #[arg(long, value_name = "COMMAND")]
+    pub probe: Option<String>,
     /// Print the checks that the plugin passes too.
     #[arg(long)]
     pub verbose: bool,
@@ -66,6 +86,27 @@ pub struct Args {
     /// Run only the checks whose names start with this.
     #[arg(long, value_name = "PREFIX")]
     pub only: Vec<String>,
+}
+
+/// The configuration of a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The plugin's name in the controller's ConfigMap.
+    pub name: String,
+    /// The plugin's own fields.
+    pub json: serde_json::Value,
+}
+
+impl FromStr for Config {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, json) = text.split_once('=').ok_or("give it as NAME=JSON")?;
+        let json = serde_json::from_str(json).map_err(|error| format!("{name}: {error}"))?;
+        let name = name.to_owned();
+        Ok(Self { name, json })
+    }
 }
 
 /// A kind of plugin.
@@ -157,19 +198,22 @@ pub async fn check(args: Args) -> Report {
     if report.wants(&["by-hand", "other-kind"]) {
         start::by_hand(&args, &mut report).await;
     }
-    if start::announcement(&args, &mut report).await {
-        if report.wants(&["session"]) {
-            session::checks(&args, &mut report).await;
-        }
-        if report.wants(&["call", "load"]) {
-            calls::checks(&args, &mut report).await;
-        }
-        if report.wants(&["argument"]) {
-            calls::arguments(&args, &mut report).await;
-        }
-        if report.wants(&["life"]) {
-            life::checks(&args, &mut report).await;
-        }
+    start::announcement(&args, &mut report).await;
+    if report.starts("session") {
+        session::checks(&args, &mut report).await;
+    }
+    calls::recorded(&args, &mut report).await;
+    if report.starts("load") {
+        calls::load(&args, &mut report).await;
+    }
+    if (args.config.is_some() || args.rollout.is_some()) && report.starts("configured") {
+        configured::checks(&args, &mut report).await;
+    }
+    if report.starts("argument") {
+        calls::arguments(&args, &mut report).await;
+    }
+    if report.starts("life") {
+        life::checks(&args, &mut report).await;
     }
     report
 }

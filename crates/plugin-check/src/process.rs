@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rollouts_rpc::host::HostSession;
+use rollouts_rpc::host::{AnyClient, CallError, HostSession};
+use rollouts_rpc::testing::NoArgument;
 use rustix::process::{Pid, Signal, kill_process};
+use serde::de::IgnoredAny;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader, ReadBuf,
 };
@@ -20,10 +22,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Args;
-use crate::report::Seen;
 
 /// How long a plugin may take to write its handshake line.
 const START: Duration = Duration::from_secs(60);
+
+/// How long a plugin that closed its connection may take to exit.
+const EXIT: Duration = Duration::from_secs(1);
+
+/// How many lines of a log explain a failure.
+const LAST_LINES: usize = 4;
 
 /// The variable with the magic cookie.
 pub(crate) const COOKIE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
@@ -118,7 +125,7 @@ impl Plugin {
         Ok(PathBuf::from(address))
     }
 
-    /// Opens a session. `Frames` has the frames that the plugin sends.
+    /// Opens a session.
     pub(crate) async fn session(&self, args: &Args) -> Seen<(HostSession, Frames)> {
         let socket = UnixStream::connect(self.socket()?).await.map_err(text)?;
         let (sniffer, frames) = Sniffer::new(socket);
@@ -148,6 +155,20 @@ impl Plugin {
         Ok(kib.ok_or("/proc does not have the memory of the process")? * 1024)
     }
 
+    /// Returns how the process exited, and a line for each of the last lines of its log.
+    pub(crate) async fn last_words(mut self) -> String {
+        let status = timeout(EXIT, self.child.wait()).await;
+        // The last lines of the log can arrive after the exit.
+        let _ = timeout(EXIT, self.stderr).await;
+        let ended = match status {
+            Ok(Ok(status)) => format!("; it ended with {status}"),
+            Ok(Err(_)) | Err(_) => String::new(),
+        };
+        end_of(&self.log.lines())
+            .iter()
+            .fold(ended, |text, line| text + "\n" + line)
+    }
+
     pub(crate) fn is_running(&mut self) -> Seen<bool> {
         Ok(self.child.try_wait().map_err(text)?.is_none())
     }
@@ -174,6 +195,62 @@ impl Plugin {
     }
 }
 
+/// Returns the last lines of a log; after a panic in Rust or Go its first lines, because a trace of the stack follows them.
+fn end_of(log: &[String]) -> Vec<String> {
+    let starts = ["panic: ", "fatal error: ", "thread '"];
+    let panic = log
+        .iter()
+        .rposition(|line| starts.iter().any(|start| line.starts_with(start)));
+    let from = panic.unwrap_or(log.len().saturating_sub(LAST_LINES));
+    let lines = log.iter().skip(from).filter(|line| !line.is_empty());
+    let printable = |line: &String| {
+        let printable = line.chars().filter(|it| !it.is_control());
+        printable.take(300).collect()
+    };
+    lines.take(LAST_LINES).map(printable).collect()
+}
+
+/// A plugin with an open session.
+pub(crate) struct Serving {
+    pub(crate) plugin: Plugin,
+    pub(crate) session: HostSession,
+    /// The frames that the plugin sends.
+    pub(crate) frames: Frames,
+}
+
+impl Serving {
+    pub(crate) async fn start(args: &Args) -> Seen<Self> {
+        let plugin = Plugin::start(args).await?;
+        match plugin.session(args).await {
+            Ok((session, frames)) => Ok(Self {
+                plugin,
+                session,
+                frames,
+            }),
+            Err(error) => Err(error + plugin.last_words().await.as_str()),
+        }
+    }
+
+    /// Starts a plugin, dispenses it and calls InitPlugin.
+    pub(crate) async fn initialized(args: &Args) -> Seen<(Self, AnyClient)> {
+        let serving = Self::start(args).await?;
+        let opened = async {
+            let dispensed = serving.session.dispense_any(args.kind.plugin());
+            let client = patient(args, dispensed).await?;
+            let init = client.call::<_, IgnoredAny>("Plugin.InitPlugin", &None::<NoArgument>);
+            patient(args, init).await?;
+            Ok(client)
+        };
+        match opened.await {
+            Ok(client) => Ok((serving, client)),
+            Err(error) if serving.frames.is_closed() => {
+                Err(error + serving.plugin.last_words().await.as_str())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// How a plugin exited.
 pub(crate) struct Ended {
     /// Exit status; `None` if it was killed.
@@ -191,6 +268,20 @@ fn files(dir: &Path) -> io::Result<usize> {
 /// Returns a text of the plugin as a report shows it: in quotes, with line breaks and control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.escape_debug())
+}
+
+/// The observation of a check; `Err` is the reason of the failure.
+pub(crate) type Seen<T = ()> = Result<T, String>;
+
+/// Waits for the outcome of a call, for the time in `--patience`.
+pub(crate) async fn patient<T>(
+    args: &Args,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Seen<T> {
+    let outcome = timeout(args.patience(), call).await;
+    outcome
+        .map_err(|_| format!("no answer within {} s", args.patience))?
+        .map_err(text)
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {
@@ -222,11 +313,12 @@ const ACK: u16 = 2;
 const PING: u8 = 2;
 
 /// What the plugin sent: acknowledgements and pongs.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Frames(Arc<Mutex<Headers>>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Headers {
+    closed: bool,
     acknowledged: HashSet<u32>,
     pongs: usize,
     header: Vec<u8>,
@@ -242,6 +334,11 @@ impl Frames {
     /// Returns the number of the host's pings that the plugin answered.
     pub(crate) fn pongs(&self) -> usize {
         self.with(|headers| headers.pongs)
+    }
+
+    /// Returns whether the plugin closed the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.with(|headers| headers.closed)
     }
 
     fn with<T>(&self, read: impl FnOnce(&mut Headers) -> T) -> T {
@@ -305,11 +402,14 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Sniffer<IO> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
-        if let Some(read) = buffer.filled().get(before..) {
-            self.frames.with(|headers| headers.scan(read));
+        let read = ready!(Pin::new(&mut self.io).poll_read(context, buffer));
+        match buffer.filled().get(before..) {
+            Some(bytes) if read.is_ok() && !bytes.is_empty() => {
+                self.frames.with(|headers| headers.scan(bytes));
+            }
+            _ => self.frames.with(|headers| headers.closed = true),
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(read)
     }
 }
 
@@ -319,7 +419,11 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Sniffer<IO> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes));
+        if written.is_err() {
+            self.frames.with(|headers| headers.closed = true);
+        }
+        Poll::Ready(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -334,6 +438,24 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Sniffer<IO> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_a_panic_or_its_last_lines() {
+        let check = |log: &str, expect: &[&str]| {
+            let log: Vec<String> = log.lines().map(str::to_owned).collect();
+            assert_eq!(end_of(&log), expect, "{log:?}");
+        };
+        check("", &[]);
+        check("a\nb\nc\nd\ne", &["b", "c", "d", "e"]);
+        check(
+            "a\npanic: no luck\n\ngoroutine 1:\nmain.f()\n\tmain.go:7\nmain.main()",
+            &["panic: no luck", "goroutine 1:", "main.f()", "main.go:7"],
+        );
+        check(
+            "a\nthread 'main' panicked at src/main.rs:3:5:\nno luck",
+            &["thread 'main' panicked at src/main.rs:3:5:", "no luck"],
+        );
+    }
 
     #[test]
     fn acknowledgements_and_pongs_are_found_in_pieces_of_any_size() {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::Args;
+use crate::process::{Frames, Seen, Serving};
 
 /// The severity of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,8 +26,11 @@ pub enum Level {
 pub enum Outcome {
     /// The plugin follows the rule.
     Passed,
-    /// The plugin does not follow the rule; the text is the observation.
+    /// The plugin does not follow the rule; the text is the observation. Its further lines are of the plugin's log.
     Failed(String),
+    /// The check did not run, because of an earlier failure.
+    #[serde(rename = "not run")]
+    NotRun,
 }
 
 /// One check and its outcome.
@@ -55,8 +59,10 @@ pub struct Report {
     only: Vec<String>,
     /// Whether the table has the checks that the plugin passes.
     verbose: bool,
-    /// Whether checks run that were not selected, because a selected check depends on their calls.
-    pub(crate) runs_all: bool,
+    /// The connection of the checks that run.
+    watched: Option<Frames>,
+    /// The failure after which nothing else can be checked.
+    cause: Option<usize>,
 }
 
 /// Whether a text is the number of a repeated check.
@@ -65,9 +71,6 @@ fn is_number(text: &str) -> bool {
     digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The observation of a check; `Err` is the reason of the failure.
-pub(crate) type Seen<T = ()> = Result<T, String>;
-
 impl Report {
     pub(crate) fn new(args: &Args) -> Self {
         Self {
@@ -75,16 +78,31 @@ impl Report {
             findings: Vec::new(),
             only: args.only.clone(),
             verbose: args.verbose,
-            runs_all: false,
+            watched: None,
+            cause: None,
         }
     }
 
     pub(crate) fn must(&mut self, check: impl Into<String>, rule: impl Into<String>, seen: Seen) {
-        self.add(Level::Must, check.into(), rule.into(), seen);
+        self.add(Level::Must, check.into(), rule.into(), seen, false);
+    }
+
+    /// Adds a check that the later ones build on. They do not run after its failure.
+    pub(crate) fn essential(
+        &mut self,
+        check: impl Into<String>,
+        rule: impl Into<String>,
+        seen: Seen,
+    ) {
+        self.add(Level::Must, check.into(), rule.into(), seen, true);
     }
 
     pub(crate) fn should(&mut self, check: impl Into<String>, rule: impl Into<String>, seen: Seen) {
-        self.add(Level::Should, check.into(), rule.into(), seen);
+        self.add(Level::Should, check.into(), rule.into(), seen, false);
+    }
+
+    pub(crate) fn judge(&mut self, level: Level, check: String, rule: String, seen: Seen) {
+        self.add(level, check, rule, seen, false);
     }
 
     /// Runs a check if it was selected.
@@ -95,8 +113,53 @@ impl Report {
         rule: impl Into<String>,
         seen: impl Future<Output = Seen>,
     ) {
-        if self.runs_all || self.is_selected(check) {
-            self.add(level, check.to_owned(), rule.into(), seen.await);
+        if !self.is_selected(check) {
+            return;
+        }
+        let seen = match self.cause {
+            None => seen.await,
+            Some(_) => Ok(()),
+        };
+        self.add(level, check.to_owned(), rule.into(), seen, false);
+    }
+
+    /// Returns whether to run a section of the checks. After the failure of an essential check it lists the section as not run.
+    pub(crate) fn starts(&mut self, section: &str) -> bool {
+        let wants = self.wants(&[section]);
+        if wants && self.cause.is_some() {
+            self.not_run(section.to_owned(), "the checks of this section".to_owned());
+        }
+        wants && self.cause.is_none()
+    }
+
+    pub(crate) fn not_run(&mut self, check: String, rule: String) {
+        self.findings.push(Finding {
+            check,
+            rule,
+            level: Level::Must,
+            outcome: Outcome::NotRun,
+        });
+    }
+
+    /// From now on, a failure on a connection that the plugin closed is the cause of all that follow it.
+    pub(crate) fn watch(&mut self, serving: &Serving) {
+        self.watched = Some(serving.frames.clone());
+    }
+
+    /// Ends a [`watch`](Self::watch). If the plugin closed the connection, the cause gets its exit code and the end of its log.
+    pub(crate) async fn unwatch(&mut self, serving: Serving) {
+        let ended_by_plugin = self.watched.take().is_some_and(|it| it.is_closed());
+        let Some(cause) = self.cause.filter(|_| ended_by_plugin) else {
+            return;
+        };
+        if let Some(finding) = self.findings.get_mut(cause)
+            && let Outcome::Failed(what) = &mut finding.outcome
+        {
+            what.push_str(&serving.plugin.last_words().await);
+            // The other sections can still run.
+            if finding.level == Level::Should {
+                self.cause = None;
+            }
         }
     }
 
@@ -113,8 +176,11 @@ impl Report {
         self.only.is_empty() || self.only.iter().any(|only| check.starts_with(only))
     }
 
-    fn add(&mut self, level: Level, check: String, rule: String, seen: Seen) {
-        if !self.is_selected(&check) {
+    fn add(&mut self, level: Level, check: String, rule: String, seen: Seen, essential: bool) {
+        let closed = || self.watched.as_ref().is_some_and(Frames::is_closed);
+        let is_cause = self.cause.is_none() && seen.is_err() && (essential || closed());
+        // A cause is shown in any case: the selected checks depend on it.
+        if !is_cause && !self.is_selected(&check) {
             return;
         }
         // A recording has most methods several times.
@@ -126,9 +192,13 @@ impl Report {
             before => format!("{check}#{}", before + 1),
         };
         let outcome = match seen {
+            _ if self.cause.is_some() => Outcome::NotRun,
             Ok(()) => Outcome::Passed,
             Err(what) => Outcome::Failed(what),
         };
+        if is_cause {
+            self.cause = Some(self.findings.len());
+        }
         self.findings.push(Finding {
             check,
             rule,
@@ -141,13 +211,19 @@ impl Report {
     #[must_use]
     pub fn is_conformant(&self) -> bool {
         let mut failed = self.failed();
-        !self.findings.is_empty() && !failed.any(|finding| finding.level == Level::Must)
+        let passes = !failed.any(|finding| finding.level == Level::Must);
+        passes && self.count(&Outcome::Passed) > 0
     }
 
     /// Returns the checks that the plugin fails.
     pub fn failed(&self) -> impl Iterator<Item = &Finding> {
         let findings = self.findings.iter();
-        findings.filter(|finding| finding.outcome != Outcome::Passed)
+        findings.filter(|finding| matches!(finding.outcome, Outcome::Failed(_)))
+    }
+
+    fn count(&self, outcome: &Outcome) -> usize {
+        let outcomes = self.findings.iter().map(|finding| &finding.outcome);
+        outcomes.filter(|it| *it == outcome).count()
     }
 
     /// Returns the report as JSON.
@@ -164,11 +240,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.findings.iter();
-        let shown = shown.filter(|it| self.verbose || it.outcome != Outcome::Passed);
-        let widths = shown.map(|finding| finding.check.len());
+        let is_shown = |it: &&Finding| self.verbose || matches!(it.outcome, Outcome::Failed(_));
+        let shown = || self.findings.iter().filter(is_shown);
+        let widths = shown().map(|finding| finding.check.len());
         let width = widths.max().unwrap_or_default();
-        for finding in &self.findings {
+        for finding in shown() {
             let Finding {
                 check,
                 rule,
@@ -176,14 +252,19 @@ impl fmt::Display for Report {
                 outcome,
             } = finding;
             let (mark, detail) = match (outcome, level) {
-                (Outcome::Passed, _) if !self.verbose => continue,
                 (Outcome::Passed, _) => ("ok  ", String::new()),
+                (Outcome::NotRun, _) => ("-   ", ": not run".to_owned()),
                 (Outcome::Failed(what), Level::Must) => ("FAIL", format!(": {what}")),
                 (Outcome::Failed(what), Level::Should) => ("warn", format!(": {what}")),
             };
+            let detail = detail.replace('\n', "\n      | ");
             writeln!(f, "{mark}  {check:width$}  {rule}{detail}")?;
         }
-        let passed = self.findings.len() - self.failed().count();
+        let passed = self.count(&Outcome::Passed);
+        let not_run = match self.count(&Outcome::NotRun) {
+            0 => String::new(),
+            number => format!(", {number} not run"),
+        };
         let verdict = if self.is_conformant() {
             "conformant"
         } else {
@@ -191,7 +272,7 @@ impl fmt::Display for Report {
         };
         write!(
             f,
-            "{}: {passed} of {} checks passed, {verdict}",
+            "{}: {passed} of {} checks passed{not_run}, {verdict}",
             self.plugin,
             self.findings.len()
         )
@@ -213,6 +294,7 @@ mod tests {
                 "a.b".to_owned(),
                 "it works".to_owned(),
                 seen.clone(),
+                false,
             );
         }
         report
@@ -224,6 +306,20 @@ mod tests {
         assert!(report(&[(Level::Must, Ok(())), (Level::Should, failed())]).is_conformant());
         assert!(!report(&[(Level::Must, failed())]).is_conformant());
         assert!(!report(&[]).is_conformant());
+    }
+
+    #[test]
+    fn what_follows_a_cause_is_not_run() {
+        let mut report = report(&[]);
+        report.only.push("c".to_owned());
+        report.essential("b", "it opens", Err("no\nlog".to_owned()));
+        report.must("c.d", "it answers", Err("no".to_owned()));
+        assert!(!report.starts("c"));
+        report.verbose = false;
+        assert_eq!(
+            report.to_string(),
+            "FAIL  b  it opens: no\n      | log\nplugin: 0 of 3 checks passed, 2 not run, not conformant"
+        );
     }
 
     #[test]

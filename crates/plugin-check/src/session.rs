@@ -7,33 +7,27 @@ use rollouts_rpc::testing::NoArgument;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{Frames, Plugin, text};
-use crate::report::{Report, Seen};
+use crate::process::{Frames, Seen, Serving, patient};
+use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
 
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
-    let opened = async {
-        let plugin = Plugin::start(args).await?;
-        let (session, frames) = plugin.session(args).await?;
-        Ok((plugin, session, frames))
+    let rule = "the host's three streams can be opened";
+    let serving = match Serving::start(args).await {
+        Ok(serving) => serving,
+        Err(error) => return report.essential("session.opens", rule, Err(error)),
     };
-    let (_plugin, session, frames) = match opened.await {
-        Ok(opened) => opened,
-        Err(error) => {
-            report.must(
-                "session.opens",
-                "the host's three streams can be opened",
-                Err(error),
-            );
-            return;
-        }
-    };
-    report.must(
-        "session.opens",
-        "the host's three streams can be opened",
-        Ok(()),
-    );
+    report.essential("session.opens", rule, Ok(()));
+    report.watch(&serving);
+    calls(args, report, &serving).await;
+    report.unwatch(serving).await;
+}
+
+async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
+    let Serving {
+        session, frames, ..
+    } = serving;
     for (stream, name) in [(1, "control"), (3, "stdout"), (5, "stderr")] {
         let acknowledged = until(|| frames.has_acknowledged(stream)).await;
         let rule =
@@ -43,7 +37,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     report.must(
         "session.keep-alive",
         "yamux pings are answered",
-        pong(args, &session, &frames).await,
+        pong(args, session, frames).await,
     );
     report.must(
         "session.ping",
@@ -63,9 +57,23 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     );
 
     let kind = args.kind.plugin();
+    let rule = "its own kind is dispensed";
+    let plugin = match patient(args, session.dispense_any(kind)).await {
+        Ok(plugin) => plugin,
+        Err(error) => return report.essential("session.dispense", rule, Err(error)),
+    };
+    report.essential("session.dispense", rule, Ok(()));
+    let named = plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    let named = patient(args, named).await;
+    let has_name = named
+        .map(|name| !name.trim().is_empty())
+        .and_then(yes("it is empty"));
+    report.must("session.type", "Type returns a name", has_name);
+
+    // No released controller sends what follows.
     let no_such = "NoSuchPlugin".to_owned();
     let unknown = session.control::<_, u32>("Dispenser.Dispense", &no_such);
-    report.must(
+    report.should(
         "session.unknown-plugin",
         "Dispense of an unknown plugin is refused with an error",
         refused(args, unknown).await,
@@ -79,7 +87,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
             let name_of_other = other.plugin().dispense_name().to_owned();
             let dispensed = session.control::<_, u32>("Dispenser.Dispense", &name_of_other);
             let rule = format!("Dispense of a {name} plugin is refused with an error");
-            report.must(
+            report.should(
                 format!("session.no-{name}"),
                 rule,
                 refused(args, dispensed).await,
@@ -87,26 +95,17 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         }
     }
     let control = session.control::<_, IgnoredAny>("Control.NoSuchMethod", &true);
-    report.must(
+    report.should(
         "session.unknown-control",
         "an unknown method of the control stream is refused with an error",
         refused(args, control).await,
     );
     let ping = patient(args, session.ping()).await;
-    report.must(
+    report.should(
         "session.goes-on",
         "a ping is answered after the refused calls",
         ping,
     );
-
-    let plugin = match patient(args, session.dispense_any(kind)).await {
-        Ok(plugin) => plugin,
-        Err(error) => {
-            report.must("session.dispense", "its own kind is dispensed", Err(error));
-            return;
-        }
-    };
-    report.must("session.dispense", "its own kind is dispensed", Ok(()));
     let argument = "argument".to_owned();
     for (method, name) in [
         ("Plugin.NoSuchMethod", "method"),
@@ -115,7 +114,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     ] {
         let call = plugin.call::<_, IgnoredAny>(method, &argument);
         let rule = format!("{method} is refused with an error");
-        report.must(
+        report.should(
             format!("session.unknown-{name}"),
             rule,
             refused(args, call).await,
@@ -129,7 +128,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let method = format!("Plugin.{future}");
     // Not with nil, which Go's server cannot skip.
     let call = plugin.call::<_, IgnoredAny>(&method, &argument);
-    report.must(
+    report.should(
         "session.future-method",
         "a method of a later controller is refused with an error",
         refused(args, call).await,
@@ -139,15 +138,11 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>),
     )
     .await;
-    report.must(
+    report.should(
         "session.in-step",
         "Type is answered after the refused calls",
-        named.clone().map(drop),
+        named.map(drop),
     );
-    let has_name = named
-        .map(|name| !name.trim().is_empty())
-        .and_then(yes("it is empty"));
-    report.must("session.type", "Type returns a name", has_name);
 
     let again = async {
         let second = session.dispense_any(kind).await?;
@@ -156,13 +151,13 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
             .await;
         named.map(drop)
     };
-    report.must(
+    report.should(
         "session.dispense-again",
         "a second Dispense returns a plugin that answers",
         patient(args, again).await,
     );
     let first = plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>);
-    report.must(
+    report.should(
         "session.first-goes-on",
         "the first plugin still answers",
         patient(args, first).await.map(drop),
@@ -188,17 +183,6 @@ async fn until(holds: impl Fn() -> bool) -> Seen {
         sleep(Duration::from_millis(20)).await;
     }
     Err("it is not acknowledged within 2 s".to_owned())
-}
-
-/// Waits for the outcome of a call, for the time in `--patience`.
-pub(crate) async fn patient<T>(
-    args: &Args,
-    call: impl Future<Output = Result<T, CallError>>,
-) -> Seen<T> {
-    let outcome = timeout(args.patience(), call).await;
-    outcome
-        .map_err(|_| format!("no answer within {} s", args.patience))?
-        .map_err(text)
 }
 
 /// Checks that a call is refused with an error of net/rpc.

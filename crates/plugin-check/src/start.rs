@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use crate::Args;
-use crate::process::{COOKIE, Plugin, command, quoted, text};
-use crate::report::Level::Must;
-use crate::report::{Report, Seen};
+use crate::process::{COOKIE, Plugin, Seen, command, quoted, text};
+use crate::report::Level::Should;
+use crate::report::Report;
 
 /// How long a plugin may take to exit without a host.
 const BY_HAND: Duration = Duration::from_secs(10);
@@ -21,35 +21,27 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
             None => command.env_remove(COOKIE),
             Some(cookie) => command.env(COOKIE, cookie),
         };
-        let seen = alone(command).await;
         let check = |part: &str| format!("{name}.{part}");
-        let (code, line, log) = match seen {
-            Ok(seen) => seen,
-            Err(error) => {
-                report.must(check("ends"), "it exits by itself", Err(error));
-                continue;
-            }
+        let seen = alone(command).await.and_then(|(code, line, log)| {
+            let code = code.ok_or_else(|| "it does not exit".to_owned())?;
+            Ok((code, line, log))
+        });
+        let ends = seen.as_ref().map(drop).map_err(Clone::clone);
+        report.should(check("ends"), "it exits by itself", ends);
+        let Ok((code, line, log)) = seen else {
+            continue;
         };
-        report.must(
-            check("ends"),
-            "it exits by itself",
-            code.map(drop).ok_or("it does not exit".to_owned()),
+        report.should(
+            check("exit-code"),
+            "its exit code is not 0",
+            yes("its exit code is 0")(code != 0),
         );
-        let failed = |code| {
-            if code == Some(0) {
-                Err("its exit code is 0".to_owned())
-            } else {
-                Ok(())
-            }
-        };
-        report.must(check("exit-code"), "its exit code is not 0", failed(code));
-        report.must(check("stdout"), "it writes nothing to stdout", empty(&line));
-        let said = if log.is_empty() {
-            Err("stderr is empty".to_owned())
-        } else {
-            Ok(())
-        };
-        report.should(check("stderr"), "stderr says what it is for", said);
+        report.should(check("stdout"), "it writes nothing to stdout", empty(&line));
+        report.should(
+            check("stderr"),
+            "stderr says what it is for",
+            yes("stderr is empty")(!log.is_empty()),
+        );
     }
 }
 
@@ -70,69 +62,54 @@ fn empty(line: &str) -> Seen {
     }
 }
 
-/// Checks the handshake line. Returns false if the other checks cannot run.
-pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
+/// Checks the handshake line, without which the other checks cannot run.
+pub(crate) async fn announcement(args: &Args, report: &mut Report) {
+    let rule = "it writes one line of four fields or more to stdout within 60 s";
     let plugin = match Plugin::start(args).await {
         Ok(plugin) => plugin,
-        Err(error) => {
-            report.must(
-                "announce.line",
-                "it writes one line to stdout within 60 s",
-                Err(error),
-            );
-            return false;
-        }
+        Err(error) => return report.essential("announce.line", rule, Err(error)),
     };
     let line = plugin.line.clone();
     let fields: Vec<&str> = line.trim_end_matches('\n').split('|').collect();
-    let field = |index: usize| fields.get(index).copied().unwrap_or_default();
-    let is = |index: usize, expect: &[&str]| match expect.contains(&field(index)) {
-        true => Ok(()),
-        false => Err(format!("it is {}", quoted(field(index)))),
-    };
-    let complete = if fields.len() >= 4 && line.ends_with('\n') {
-        Ok(())
-    } else {
-        Err(quoted(&line))
-    };
-    let can_go_on = complete.is_ok();
-    report.must(
-        "announce.line",
-        "it writes one line to stdout within 60 s",
-        complete,
-    );
-    report.must(
-        "announce.core-version",
-        "the first field is 1",
-        is(0, &["1"]),
-    );
-    report.must(
-        "announce.version",
-        "the second field, the version, is 1",
-        is(1, &["1"]),
-    );
-    report.must(
-        "announce.network",
-        "the third field, the network, is unix",
-        is(2, &["unix"]),
-    );
-    report.must(
-        "announce.protocol",
-        "the fifth field, the protocol, is netrpc",
-        is(4, &["netrpc", ""]),
-    );
-    report.must(
-        "announce.certificate",
-        "the sixth field, a certificate, is empty: it would crash the controller",
-        is(5, &[""]),
-    );
-    report.must(
-        "announce.fields",
-        "there is no seventh field: the host did not ask for it",
-        is(6, &[""]),
-    );
-    if !can_go_on {
-        return false;
+    if fields.len() < 4 || !line.ends_with('\n') {
+        let seen = format!("it writes {}", quoted(&line)) + plugin.last_words().await.as_str();
+        return report.essential("announce.line", rule, Err(seen));
+    }
+    report.essential("announce.line", rule, Ok(()));
+    for (index, name, expect, rule) in [
+        (0, "core-version", "1", "the first field is 1"),
+        (1, "version", "1", "the second field, the version, is 1"),
+        (
+            2,
+            "network",
+            "unix",
+            "the third field, the network, is unix",
+        ),
+        (
+            4,
+            "protocol",
+            "netrpc",
+            "the fifth field, the protocol, is netrpc",
+        ),
+        (
+            5,
+            "certificate",
+            "",
+            "the sixth field, a certificate, is empty: it would crash the controller",
+        ),
+        (
+            6,
+            "fields",
+            "",
+            "there is no seventh field: the host did not ask for it",
+        ),
+    ] {
+        // The protocol may be left out too.
+        let seen = match fields.get(index).copied().unwrap_or_default() {
+            field if field == expect || index == 4 && field.is_empty() => Ok(()),
+            field => Err(format!("it is {}", quoted(field))),
+        };
+        report.essential(format!("announce.{name}"), rule, seen);
     }
     let socket = plugin.socket();
     let metadata = match &socket {
@@ -146,7 +123,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
             Err("it is not a socket".to_owned())
         }
     });
-    report.must(
+    report.essential(
         "announce.socket",
         "the fourth field is the path of a socket",
         is_socket,
@@ -186,12 +163,14 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
         command.env("PLUGIN_PROTOCOL_VERSIONS", "3,x,1");
     });
     let rule = "it takes version 1 of those that the host accepts";
-    report.run(Must, "announce.many-versions", rule, many).await;
+    report
+        .run(Should, "announce.many-versions", rule, many)
+        .await;
     let none = announced(|command| {
         command.env_remove("PLUGIN_PROTOCOL_VERSIONS");
     });
     let rule = "it announces version 1 to a host that names none";
-    report.run(Must, "announce.no-version", rule, none).await;
+    report.run(Should, "announce.no-version", rule, none).await;
     let ports = announced(|command| {
         command
             .env_remove("PLUGIN_MIN_PORT")
@@ -199,13 +178,12 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     });
     report
         .run(
-            Must,
+            Should,
             "announce.no-ports",
             "it needs no range of ports",
             ports,
         )
         .await;
-    true
 }
 
 /// Returns a function that converts `false` to an error.

@@ -37,8 +37,8 @@ async fn report(name: &str, kind: &str, more: &[&str]) -> Report {
     check(Args::parse_from(args.iter().chain(more))).await
 }
 
-async fn check_all(name: &str, kind: &str) {
-    let report = report(name, kind, &[]).await;
+async fn check_all(name: &str, kind: &str, more: &[&str]) {
+    let report = report(name, kind, more).await;
     assert!(report.is_conformant(), "{report}");
     assert_eq!(report.failed().count(), 0, "{report}");
     assert!(
@@ -52,7 +52,9 @@ async fn check_all(name: &str, kind: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_has_these_checks() {
     for kind in ["router", "metric", "step"] {
-        let report = report(&format!("minimal_{kind}"), kind, &[]).await;
+        let config = r#"--config=example/x={"value": 1, "atLeast": 0.9, "fail": false}"#;
+        let more = [config, "--probe=echo"];
+        let report = report(&format!("minimal_{kind}"), kind, &more).await;
         let mut lines = Vec::new();
         for Finding {
             check, rule, level, ..
@@ -69,24 +71,36 @@ async fn each_kind_has_these_checks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_minimal_router_is_conformant() {
-    check_all("minimal_router", "router").await;
+    check_all("minimal_router", "router", &["--config=example/minimal={}"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nginx_router_is_conformant() {
-    check_all("nginx_router", "router").await;
+    check_all("nginx_router", "router", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metric_providers_are_conformant() {
-    check_all("minimal_metric", "metric").await;
-    check_all("metric_provider", "metric").await;
+    let config = r#"--config=example/constant={"value": 1, "atLeast": 0.9}"#;
+    check_all("minimal_metric", "metric", &[config]).await;
+    let slow = r#"--config=example/constant={"value": 1, "atLeast": 0.9, "slow": true}"#;
+    check_all("metric_provider", "metric", &[slow]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_steps_are_conformant() {
-    check_all("minimal_step", "step").await;
-    check_all("step_plugin", "step").await;
+    check_all(
+        "minimal_step",
+        "step",
+        &[r#"--config=example/gate={"fail": false}"#],
+    )
+    .await;
+    check_all(
+        "step_plugin",
+        "step",
+        &[r#"--config=example/patience={"times": 3}"#],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,6 +109,19 @@ async fn a_plugin_of_another_kind_is_not_conformant() {
     assert!(!report.is_conformant(), "{report}");
     let first = report.failed().find(|finding| finding.level == Level::Must);
     assert_eq!(first.unwrap().check, "announce.line");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_is_refused_is_found() {
+    let wrong = [
+        r#"--config=example/patience={"time": 3}"#,
+        "--only=configured",
+    ];
+    let report = report("step_plugin", "step", &wrong).await;
+    insta::assert_snapshot!(report.to_string().replace(&report.plugin, "step_plugin"), @"
+    FAIL  configured.Run  the call succeeds: step example/patience: config.time is invalid: unknown field `time`, expected `times`
+    step_plugin: 0 of 4 checks passed, 3 not run, not conformant
+    ");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,6 +154,8 @@ fn what_cannot_be_checked_gets_no_verdict() {
     check_exit(Path::new("/etc/passwd"), &[], 2);
     let minimal = example("minimal_router");
     check_exit(&minimal, &["--only", "no-such-check"], 2);
+    check_exit(&minimal, &["--config", "without-json"], 2);
+    check_exit(&minimal, &["--config", "example/x={"], 2);
     check_exit(&minimal, &["--only", "by-hand"], 0);
     check_exit(&example("minimal_step"), &["--only", "announce"], 1);
 }

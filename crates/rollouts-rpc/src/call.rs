@@ -14,16 +14,16 @@ use gob::Decoder;
 use serde::de::IgnoredAny;
 use tracing::{Instrument as _, Span, error, error_span, field};
 
-use crate::error::{PluginError, error_chain};
+use crate::error::{PluginError, Result as PluginResult, error_chain, within_limit};
 use crate::kind::PluginKind;
 use crate::methods::{
     Call, Method, MetricCall, MetricMethod, MetricReply, RouterCall, RouterMethod, RouterReply,
     StepCall, StepMethod, StepReply,
 };
-use crate::metric_provider::MetricProvider;
+use crate::metric_provider::{Measurement, MetricProvider, size_of_metadata};
 use crate::netrpc::server::Serve;
 use crate::netrpc::{self, Body, Decoded, Fault};
-use crate::step_plugin::StepPlugin;
+use crate::step_plugin::{StepPlugin, StepResult};
 use crate::traffic_router::{TrafficRouter, Verification};
 use crate::wire;
 use crate::workers::Workers;
@@ -192,21 +192,29 @@ impl<P: MetricProvider> Dispatch for Metrics<P> {
 
     async fn dispatch(&self, call: MetricCall) -> MetricReply {
         use MetricReply::{Done, Measured, Metadata, Type};
+        let measured = |outcome: PluginResult<Measurement>| {
+            Measured(Box::new(outcome.and_then(Measurement::limited)))
+        };
         let provider = &self.0;
         match call {
             MetricCall::InitPlugin => Done(provider.init().await),
             MetricCall::Type => Type(provider.type_name().to_owned()),
-            MetricCall::Run(run, metric) => Measured(Box::new(provider.run(&run, &metric).await)),
+            MetricCall::Run(run, metric) => measured(provider.run(&run, &metric).await),
             MetricCall::Resume(run, metric, measurement) => {
-                Measured(Box::new(provider.resume(&run, &metric, *measurement).await))
+                measured(provider.resume(&run, &metric, *measurement).await)
             }
-            MetricCall::Terminate(run, metric, measurement) => Measured(Box::new(
-                provider.terminate(&run, &metric, *measurement).await,
-            )),
+            MetricCall::Terminate(run, metric, measurement) => {
+                measured(provider.terminate(&run, &metric, *measurement).await)
+            }
             MetricCall::GarbageCollect(run, metric, limit) => {
                 Done(provider.garbage_collect(&run, &metric, limit).await)
             }
-            MetricCall::GetMetadata(metric) => Metadata(provider.metadata(&metric).await),
+            MetricCall::GetMetadata(metric) => {
+                Metadata(provider.metadata(&metric).await.and_then(|metadata| {
+                    within_limit("its keys and values", size_of_metadata(&metadata))?;
+                    Ok(metadata)
+                }))
+            }
         }
     }
 
@@ -245,13 +253,14 @@ impl<P: StepPlugin> Dispatch for Step<P> {
     async fn dispatch(&self, call: StepCall) -> StepReply {
         use StepReply::{Done, Initialized, Type};
         let step = &self.0;
-        match call {
-            StepCall::InitPlugin => Initialized(step.init().await),
-            StepCall::Type => Type(step.type_name().to_owned()),
-            StepCall::Run(rollout, context) => Done(step.run(&rollout, &context).await),
-            StepCall::Terminate(rollout, context) => Done(step.terminate(&rollout, &context).await),
-            StepCall::Abort(rollout, context) => Done(step.abort(&rollout, &context).await),
-        }
+        let result = match call {
+            StepCall::InitPlugin => return Initialized(step.init().await),
+            StepCall::Type => return Type(step.type_name().to_owned()),
+            StepCall::Run(rollout, context) => step.run(&rollout, &context).await,
+            StepCall::Terminate(rollout, context) => step.terminate(&rollout, &context).await,
+            StepCall::Abort(rollout, context) => step.abort(&rollout, &context).await,
+        };
+        Done(result.and_then(StepResult::limited))
     }
 
     fn deadline_exceeded(method: StepMethod, fault: Fault) -> Result<StepReply, Fault> {

@@ -7,6 +7,10 @@ use std::fmt;
 /// 1000 characters.
 pub const MAX_ERROR: usize = 900;
 
+/// Largest measurement, metadata of a metric, or result of a step, in bytes of its texts. The controller stores them in an AnalysisRun
+/// or a Rollout, which holds several, and an API server accepts about 1.5 MB of it.
+pub const MAX_RESULT: usize = 100 * 1024;
+
 /// Replaces `%`, because the controller uses error texts as format strings (`TrafficRoutingError` in
 /// `rollout/trafficrouting.go`). The full-width form reads the same.
 const PERCENT: char = '\u{ff05}';
@@ -79,6 +83,17 @@ fn one_line(text: &str) -> String {
         return line;
     }
     line.chars().take(MAX_ERROR).chain(['…']).collect()
+}
+
+/// Refuses a result with more than [`MAX_RESULT`] bytes; `what` names its texts.
+pub(crate) fn within_limit(what: &str, bytes: usize) -> Result {
+    if bytes <= MAX_RESULT {
+        return Ok(());
+    }
+    let text = format!(
+        "the plugin's result is too large: {what} have {bytes} bytes, at most {MAX_RESULT} fit: return a summary"
+    );
+    Err(text.into())
 }
 
 /// Returns the name of a type without its modules.

@@ -127,8 +127,7 @@
 //! # }
 //! ```
 //!
-//! As a program, the same router is `fn main() -> ExitCode { rollouts_rpc::main(Router(Cautious)) }`: see [`main`], or [`serve`] for a
-//! program with its own flags, runtime or log.
+//! [`main`] serves a plugin as a program, and [`serve`] one with its own flags, runtime or log.
 //!
 //! # Guarantees
 //!
@@ -138,14 +137,16 @@
 //! - A panic in a call is an error of this call only.
 //! - An error text is one line without `%`.
 //! - If `VerifyWeight` fails for any reason, the reply is "not verified".
+//! - A measurement, metadata or a step's result above [`MAX_RESULT`] is an error.
 //! - Bytes that are not valid end the session with an error. The process exits, and the controller restarts it.
 //!
-//! A plugin must not write to stdout and must not block a thread.
+//! A plugin must not write to stdout. A call may block its thread, see [`serve`].
 //!
 //! # Features
 //!
 //! `host` adds the controller's half, `testing` adds a session in memory, and `grpc` adds go-plugin's gRPC protocol, for hosts other than
 //! the controller.
+#![doc = include_str!("../README.md")]
 
 #[cfg(not(unix))]
 compile_error!("rollouts-rpc needs Unix: the controller connects to a plugin over a Unix socket");
@@ -172,7 +173,7 @@ mod workers;
 mod write_deadline;
 
 pub use call::{Metrics, Plugin, Router, Step};
-pub use error::{MAX_ERROR, PluginError, Result, error_chain};
+pub use error::{MAX_ERROR, MAX_RESULT, PluginError, Result, error_chain};
 pub use goplugin::env::PluginEnv;
 pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};
@@ -188,7 +189,3 @@ pub use rollout_types as rollout;
 pub use rollout_types::{ConfigError, Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
 pub use traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

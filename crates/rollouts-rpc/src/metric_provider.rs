@@ -14,7 +14,7 @@ use rollout_types::ConfigError;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Result, short_name};
+use crate::error::{Result, short_name, within_limit};
 
 /// Takes the measurements of an analysis.
 ///
@@ -89,7 +89,7 @@ pub trait MetricProvider: Send + Sync + 'static {
     /// Returns metadata that the controller stores with a metric's results, such as the resolved query. The controller calls it after
     /// the first measurement of a metric.
     ///
-    /// The default is empty. The key `error` means that the call failed.
+    /// It has at most [`MAX_RESULT`](crate::MAX_RESULT) bytes. The default is empty. The key `error` means that the call failed.
     fn metadata(
         &self,
         _metric: &Metric,
@@ -230,7 +230,15 @@ pub struct Metric {
     pub plugins: BTreeMap<String, Vec<u8>>,
 }
 
-/// One measurement, finished or not.
+/// Returns the number of bytes of metadata.
+pub(crate) fn size_of_metadata(metadata: &BTreeMap<String, String>) -> usize {
+    metadata
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum()
+}
+
+/// One measurement, finished or not. Value, message and metadata have at most [`MAX_RESULT`](crate::MAX_RESULT) bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measurement {
@@ -301,6 +309,13 @@ impl Metric {
 }
 
 impl Measurement {
+    /// Refuses a measurement that is larger than [`MAX_RESULT`](crate::MAX_RESULT).
+    pub(crate) fn limited(self) -> Result<Self> {
+        let size = self.value.len() + self.message.len() + size_of_metadata(&self.metadata);
+        within_limit("value, message and metadata", size)?;
+        Ok(self)
+    }
+
     /// Returns a measurement that starts now and that [`MetricProvider::resume`] finishes.
     #[must_use]
     pub fn running() -> Self {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Result, short_name};
+use crate::error::{Result, short_name, within_limit};
 use crate::rollout::Rollout;
 
 /// Runs as a step of a canary.
@@ -87,17 +87,15 @@ impl StepContext {
         }
     }
 
-    /// Parses the step's configuration; it is null if not set.
+    /// Parses the step's configuration. A step without one has `None::<T>`.
     ///
     /// # Errors
     ///
     /// See [`ConfigError`].
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        let json = match self.config.as_slice() {
-            [] => b"null",
-            json => json,
-        };
-        ConfigError::parse(json, || format!("config of step {}", self.plugin_name))
+        ConfigError::parse(&self.config, || {
+            format!("step {}: config", self.plugin_name)
+        })
     }
 
     /// Parses the [`StepResult::status`] of the last call. Returns the default before the first call.
@@ -110,7 +108,7 @@ impl StepContext {
             return Ok(T::default());
         }
         ConfigError::parse(&self.status, || {
-            format!("status of step {}", self.plugin_name)
+            format!("step {}: status", self.plugin_name)
         })
     }
 }
@@ -121,7 +119,7 @@ impl StepContext {
 pub struct StepResult {
     /// The phase of the step.
     pub phase: StepPhase,
-    /// A message for people, shown in the Rollout's status.
+    /// A message for people, shown in the Rollout's status. With `status`, at most [`MAX_RESULT`](crate::MAX_RESULT) bytes.
     pub message: String,
     /// When to run a running step again. If it is 10 s or less, the controller waits 30 s.
     pub requeue_after: Duration,
@@ -130,6 +128,14 @@ pub struct StepResult {
 }
 
 impl StepResult {
+    /// Refuses a result that is larger than [`MAX_RESULT`](crate::MAX_RESULT).
+    pub(crate) fn limited(self) -> Result<Self> {
+        let status = self.status.as_ref().map(ToString::to_string);
+        let size = self.message.len() + status.map_or(0, |json| json.len());
+        within_limit("message and status", size)?;
+        Ok(self)
+    }
+
     /// Returns a result with this phase and message.
     #[must_use]
     pub fn new(phase: StepPhase, message: impl Into<String>) -> Self {

@@ -15,8 +15,8 @@ use serde_json::json;
 use rollouts_rpc::host::{CallError, MetricClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult, Metrics,
-    PluginError, ServeConfig, Shutdown,
+    AnalysisPhase, AnalysisRun, MAX_RESULT, Measurement, Metric, MetricProvider, MetricResult,
+    Metrics, PluginError, ServeConfig, Shutdown,
 };
 
 fn second(seconds: u64) -> Option<SystemTime> {
@@ -292,4 +292,39 @@ async fn a_reply_that_gob_cannot_represent_fails_only_its_call() {
         );
     }
     assert_eq!(client.type_name().await.unwrap(), "Late");
+}
+
+/// Returns results of this many bytes.
+struct Large(usize);
+
+impl MetricProvider for Large {
+    async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
+        Ok(Measurement::taken(
+            AnalysisPhase::Successful,
+            "v".repeat(self.0),
+        ))
+    }
+
+    async fn metadata(&self, _: &Metric) -> Result<BTreeMap<String, String>, PluginError> {
+        Ok(map("", &"v".repeat(self.0)))
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_an_analysis_run_cannot_hold_is_an_error() {
+    for (bytes, fits) in [(MAX_RESULT, true), (MAX_RESULT + 1, false)] {
+        let (_host, client) = serve(Large(bytes)).await;
+        let measured = client.run(&analysis_run(), &metric()).await.unwrap();
+        assert_eq!(measured.value.len(), if fits { bytes } else { 0 });
+        assert_eq!(
+            measured.message,
+            if fits {
+                ""
+            } else {
+                "the plugin's result is too large: value, message and metadata have 102401 bytes, at most 102400 fit: return a summary"
+            }
+        );
+        let metadata = client.metadata(&metric()).await.unwrap();
+        assert_eq!(!metadata.contains_key("error"), fits);
+    }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rollouts_rpc::host::{CallError, StepClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    PluginError, Rollout, ServeConfig, Shutdown, Step, StepContext, StepPhase, StepPlugin,
-    StepResult,
+    MAX_RESULT, PluginError, Rollout, ServeConfig, Shutdown, Step, StepContext, StepPhase,
+    StepPlugin, StepResult,
 };
 use serde_json::json;
 
@@ -163,5 +163,26 @@ async fn a_panic_fails_only_its_call() {
             "Run panicked: no luck; the plugin's log has the place"
         ),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Returns a message of this many bytes.
+struct Large(usize);
+
+impl StepPlugin for Large {
+    async fn run(&self, _: &Rollout, _: &StepContext) -> Result<StepResult, PluginError> {
+        let message = "m".repeat(self.0 - 2);
+        // Two bytes.
+        Ok(StepResult::new(StepPhase::Successful, message).with_status(&json!({}))?)
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_a_rollout_cannot_hold_is_an_error() {
+    for (bytes, fits) in [(MAX_RESULT, true), (MAX_RESULT + 1, false)] {
+        let (_host, client) = serve(Large(bytes)).await;
+        let context = StepContext::new("e2e/large", &json!(null));
+        let result = client.run(&Rollout::named("ns", "demo"), &context).await;
+        assert_eq!(result.is_ok(), fits, "{:?}", result.err());
     }
 }

@@ -33,6 +33,7 @@
 //! promotion is held.
 //!
 //! The crate uses no clock, file, network or Kubernetes client.
+#![doc = include_str!("../README.md")]
 
 mod admissible;
 mod config;
@@ -80,10 +81,6 @@ pub use re2::check as check_pattern;
 pub use restore::{at_rest, involved, managed_by, restore};
 pub use roles::stable_service;
 pub use tables::{Combined, Growing, Planned, TableWrite, Writes, combine, decide};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 use gloo_types::RouteTableDoc;
 

@@ -15,6 +15,7 @@
 //!
 //! [`KubeRouteStore`], [`CachedRouteStore`] and all that belongs to them need the feature `kube`. Without it nothing of a
 //! Kubernetes client is compiled.
+#![doc = include_str!("../README.md")]
 
 #[cfg(feature = "kube")]
 mod cached;
@@ -66,10 +67,6 @@ pub use rollout::{
 };
 pub use selection::{Decision, FRESH, Freshness, Selection};
 pub use table::{CompactTable, TableKeeper};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 /// The field manager of a store's writes in `metadata.managedFields`, unless its user sets another one.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";

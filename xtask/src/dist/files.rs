@@ -39,6 +39,9 @@ const ARM64: Platform = Platform {
     machine: binary::Machine::Aarch64,
 };
 
+/// The package and the program of the conformance kit.
+const KIT: &str = "rollouts-plugin-check";
+
 /// The largest size of the plugin, so that an init container or a download is quick.
 const GOAL_MIB: f64 = 10.0;
 
@@ -64,7 +67,7 @@ pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         zig = Some(Zig::install(sh)?);
         Ok(())
     });
-    for program in [PLUGIN, GENERATOR] {
+    for program in [PLUGIN, GENERATOR, KIT] {
         for platform in [AMD64, ARM64] {
             report.step(&platform.file_name(program), || {
                 let zig = zig

@@ -15,6 +15,7 @@ const MAX_SOCKET_DIR: usize = 80;
 
 /// The kind and the protocol versions of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HandshakeConfig {
     /// The kind of plugin that this process serves.
     pub kind: PluginKind,

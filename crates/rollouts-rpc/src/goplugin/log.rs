@@ -28,6 +28,7 @@ const MAX_FRAMES: usize = 16;
 
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LogFormat {
     /// An hclog JSON object; the host keeps level, message and time. The message ends with the fields.
     #[default]

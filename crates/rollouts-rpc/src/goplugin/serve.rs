@@ -7,6 +7,7 @@ use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -117,9 +118,6 @@ pub enum ServeError {
     /// The thread of the session could not be started.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
-    /// The protocol code panicked.
-    #[error("the session panicked")]
-    Panicked,
     /// Signal handlers could not be set up.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
@@ -133,7 +131,7 @@ pub enum ServeError {
     #[error("cannot set up server reflection")]
     Reflection(#[source] Box<dyn Error + Send + Sync>),
     /// No host opened a session in time.
-    #[error("no host opened a session within {} s of the handshake line", .0.as_secs())]
+    #[error("no host opened a session within {} s of the handshake line", .0.as_secs_f32())]
     NoSession(Duration),
     /// The session failed.
     #[error("the session with the host failed")]
@@ -174,26 +172,26 @@ where
 {
     // Dropped with the future of this function, so that the session ends then.
     let (_caller, gone) = oneshot::channel::<Infallible>();
-    let (sender, ended) = oneshot::channel();
+    let (done, ended) = oneshot::channel::<Infallible>();
     let thread = thread::Builder::new().name("session".to_owned());
     let log = dispatcher::get_default(Dispatch::clone);
-    let spawned = thread.spawn(move || {
+    let thread = thread.spawn(move || {
+        let _done = done;
         let _log = dispatcher::set_default(&log);
         let session = async {
             tokio::select! {
-                ended = session() => Some(ended),
-                _ = gone => None,
+                ended = session() => ended,
+                _ = gone => Ok(Shutdown::Terminated),
             }
         };
-        let ended = match session_runtime() {
-            Ok(runtime) => runtime.block_on(session),
-            Err(error) => Some(Err(ServeError::Runtime(error))),
-        };
-        // The caller may be gone.
-        let _ = ended.map(|ended| sender.send(ended));
+        session_runtime()
+            .map_err(ServeError::Runtime)?
+            .block_on(session)
     });
-    spawned.map_err(ServeError::Runtime)?;
-    ended.await.unwrap_or(Err(ServeError::Panicked))
+    let thread = thread.map_err(ServeError::Runtime)?;
+    let _ = ended.await;
+    // A panic of the protocol code goes on in the caller, as without the thread.
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Returns the runtime of a session, which has one thread.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
@@ -148,14 +149,55 @@ func name() string {
 	return "broken"
 }
 
-type router struct{}
-
-func (router) InitPlugin() types.RpcError {
+// initialize returns the result of InitPlugin.
+func initialize() types.RpcError {
 	if fault == "slow-init" {
 		time.Sleep(1500 * time.Millisecond)
 	}
 	return refusal()
 }
+
+// stall delays pings too, with the fault stalls.
+var stall sync.Mutex
+
+// configured does what the configuration says, if a call has one: it writes a text to the file.
+func configured(raw []byte, text string) types.RpcError {
+	var config struct{ File string }
+	if err := json.Unmarshal(raw, &config); err != nil || config.File == "" {
+		return types.RpcError{}
+	}
+	started := config.File + ".started"
+	if pid, err := os.ReadFile(started); fault == "forgets" && err == nil && string(pid) != fmt.Sprint(os.Getpid()) {
+		return types.RpcError{ErrorString: "another process has started the work"}
+	}
+	exitOn(os.WriteFile(started, []byte(fmt.Sprint(os.Getpid())), 0o600))
+	switch {
+	case fault == "refuses-config", fault == "refuses-end" && text == "end":
+		return types.RpcError{ErrorString: "not with this configuration"}
+	case fault == "dies-of-config":
+		panic("no luck with " + config.File)
+	case fault == "stalls":
+		stall.Lock()
+		defer stall.Unlock()
+		time.Sleep(1100 * time.Millisecond)
+	}
+	if fault != "ignores-weight" {
+		exitOn(os.WriteFile(config.File, []byte(text), 0o600))
+	}
+	return types.RpcError{}
+}
+
+// ofRollout returns the configuration of a Rollout.
+func ofRollout(rollout *v1alpha1.Rollout) []byte {
+	if canary := rollout.Spec.Strategy.Canary; canary != nil && canary.TrafficRouting != nil {
+		return canary.TrafficRouting.Plugins["broken"]
+	}
+	return nil
+}
+
+type router struct{}
+
+func (router) InitPlugin() types.RpcError { return initialize() }
 
 func (router) Type() string { return name() }
 
@@ -163,13 +205,19 @@ func (router) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDes
 	return answer()
 }
 
-func (router) SetWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) types.RpcError {
+func (router) SetWeight(rollout *v1alpha1.Rollout, weight int32, _ []v1alpha1.WeightDestination) types.RpcError {
+	if result := configured(ofRollout(rollout), fmt.Sprint(weight)); result.HasError() {
+		return result
+	}
 	return answer()
 }
 
 func (router) VerifyWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) (types.RpcVerified, types.RpcError) {
-	if fault == "seven" {
+	switch fault {
+	case "seven":
 		return 7, types.RpcError{}
+	case "never-verified":
+		return types.NotVerified, types.RpcError{}
 	}
 	return types.Verified, refusal()
 }
@@ -182,11 +230,16 @@ func (router) SetMirrorRoute(*v1alpha1.Rollout, *v1alpha1.SetMirrorRoute) types.
 	return answer()
 }
 
-func (router) RemoveManagedRoutes(*v1alpha1.Rollout) types.RpcError { return answer() }
+func (router) RemoveManagedRoutes(rollout *v1alpha1.Rollout) types.RpcError {
+	if result := configured(ofRollout(rollout), "end"); result.HasError() {
+		return result
+	}
+	return answer()
+}
 
 type provider struct{}
 
-func (provider) InitPlugin() types.RpcError { return refusal() }
+func (provider) InitPlugin() types.RpcError { return initialize() }
 
 func (provider) Type() string { return name() }
 
@@ -197,7 +250,10 @@ func (provider) measured() v1alpha1.Measurement {
 	return v1alpha1.Measurement{Phase: v1alpha1.AnalysisPhaseSuccessful, Message: refusal().ErrorString}
 }
 
-func (p provider) Run(*v1alpha1.AnalysisRun, v1alpha1.Metric) v1alpha1.Measurement {
+func (p provider) Run(_ *v1alpha1.AnalysisRun, metric v1alpha1.Metric) v1alpha1.Measurement {
+	if result := configured(metric.Provider.Plugin["broken"], "run"); result.HasError() {
+		return v1alpha1.Measurement{Phase: v1alpha1.AnalysisPhaseError, Message: result.Error()}
+	}
 	return p.measured()
 }
 
@@ -209,7 +265,10 @@ func (p provider) Terminate(*v1alpha1.AnalysisRun, v1alpha1.Metric, v1alpha1.Mea
 	return p.measured()
 }
 
-func (provider) GarbageCollect(*v1alpha1.AnalysisRun, v1alpha1.Metric, int) types.RpcError {
+func (provider) GarbageCollect(_ *v1alpha1.AnalysisRun, metric v1alpha1.Metric, _ int) types.RpcError {
+	if result := configured(metric.Provider.Plugin["broken"], "end"); result.HasError() {
+		return result
+	}
 	return answer()
 }
 
@@ -219,7 +278,7 @@ func (provider) GetMetadata(v1alpha1.Metric) map[string]string {
 
 type step struct{}
 
-func (step) InitPlugin() types.RpcError { return refusal() }
+func (step) InitPlugin() types.RpcError { return initialize() }
 
 func (step) Type() string { return name() }
 
@@ -233,7 +292,10 @@ func (step) result() types.RpcStepResult {
 	return types.RpcStepResult{Phase: types.PhaseSuccessful}
 }
 
-func (s step) Run(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+func (s step) Run(_ *v1alpha1.Rollout, context *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+	if result := configured(context.Config, "run"); result.HasError() {
+		return types.RpcStepResult{}, result
+	}
 	return s.result(), answer()
 }
 
@@ -241,6 +303,9 @@ func (s step) Terminate(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStep
 	return s.result(), answer()
 }
 
-func (s step) Abort(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+func (s step) Abort(_ *v1alpha1.Rollout, context *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+	if result := configured(context.Config, "end"); result.HasError() {
+		return types.RpcStepResult{}, result
+	}
 	return s.result(), answer()
 }

@@ -32,7 +32,7 @@ var protocolFaults = []string{
 	// The session.
 	"no-ack", "no-pong", "no-ping", "one-ping", "sulks", "answers-anything", "dispenses-once", "forgets-first",
 	// The calls.
-	"silent", "tires", "short-messages",
+	"silent", "tires", "short-messages", "stalls",
 	// The end of the process.
 	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "alone",
 }
@@ -182,7 +182,12 @@ func (s *server) serve(server *rpc.Server, stream net.Conn) {
 // controls are the methods of the host's own stream.
 type controls struct{}
 
-func (controls) Ping(bool, *struct{}) error { return nil }
+func (controls) Ping(bool, *struct{}) error {
+	stall.Lock()
+	defer stall.Unlock()
+	return nil
+}
+
 func (controls) Quit(bool, *struct{}) error { return nil }
 
 type dispenser struct {
