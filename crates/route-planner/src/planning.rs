@@ -111,6 +111,7 @@ fn set_weight(
     if !routes_to_rollout && !cleans_up {
         let left = assembly.plan.left.first().cloned();
         let refusal = left.unwrap_or_else(|| Refusal::NoStableRoute {
+            selectors: state.config.routes().keys(),
             stable: state.roles.stable.label(),
             found: state.found(),
         });
