@@ -18,8 +18,8 @@ use gloo_router::{ASSUMED_PORT, from_rpc};
 use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradiction};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    HeaderMatchMode, Intent, ManagedRoute, PluginConfig, PodHashes, ServicePair, WeightSplit,
-    match_problems,
+    ANNOTATION, HeaderMatchMode, Intent, ManagedRoute, PluginConfig, PodHashes, ServicePair,
+    WeightSplit, match_problems,
 };
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ use self::several::Splits;
 use self::shape::Misfit;
 use super::Answer;
 use super::controller::ControllerRelease;
-use super::input::{self, Manifest, Spot, path};
+use super::input::{Manifest, Spot, path};
 use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
@@ -97,10 +97,11 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     let (manifests, unreadable) = if source.files.is_empty() {
         (source.live_rollouts().await?, Vec::new())
     } else {
-        input::read(&source.files)
+        source.read()
     };
     let mut problems: BTreeSet<Problem> = unreadable.into_iter().map(Problem::from).collect();
     problems.extend(several::duplicates(source, &manifests));
+    problems.extend(several::ignored(source, &manifests));
     let world = World {
         source,
         manifests: &manifests,
@@ -148,15 +149,10 @@ fn unread_tables(
             problems.extend(stored.err().map(Problem::from));
             continue;
         }
-        let object = source.with_namespace(&manifest.value);
         if stored.is_err() {
-            let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
-            let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-            unread.insert(ObjectKey::new(
-                namespace.unwrap_or_default(),
-                name.unwrap_or_default(),
-            ));
+            unread.extend(source.key_of(manifest));
         }
+        let object = source.with_namespace(&manifest.value);
         let mistyped = shape::of_route_table(&object);
         let is_said = mistyped.iter().any(|it| matches!(it, Misfit::Wrong(..)));
         problems.extend(stored.err().filter(|_| !is_said).map(Problem::from));
@@ -190,17 +186,12 @@ struct Checked<'a> {
 
 impl<'a> Checked<'a> {
     fn new(world: &'a World<'a>, manifest: &'a Manifest) -> Self {
-        let api = world.source.with_namespace(&manifest.value);
-        let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
-        let key = ObjectKey::new(
-            text("/metadata/namespace").unwrap_or_default(),
-            text("/metadata/name").unwrap_or_default(),
-        );
+        let key = world.source.key_of(manifest);
         Self {
             world,
             manifest,
-            label: format!("Rollout {key}"),
-            api,
+            label: key.map_or_else(|| "Rollout".to_owned(), |key| format!("Rollout {key}")),
+            api: world.source.with_namespace(&manifest.value),
             problems: Vec::new(),
             bad_steps: BTreeSet::new(),
             is_refused: false,
@@ -248,6 +239,10 @@ impl<'a> Checked<'a> {
 
     /// Finds what the API server and the controller refuse.
     fn spec(&mut self) {
+        const VERSION: &str = "argoproj.io/v1alpha1";
+        if self.api.get("apiVersion").and_then(Value::as_str) != Some(VERSION) {
+            self.error("apiVersion", &format!("apiVersion must be {VERSION}"));
+        }
         for misfit in shape::of_rollout(&self.api) {
             match misfit {
                 Misfit::Wrong(at, text) => self.refuse(&at, &text),
@@ -334,16 +329,17 @@ impl<'a> Checked<'a> {
     async fn routes(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
         let source = self.world.source;
         let spot = self.block_spot(subject);
-        let store = self.store(subject).await?;
+        let store = self.store(subject, config).await?;
         let selection = store.select(config.route_tables(), Freshness::Live).await;
         let tables = match selection.complete() {
             Ok(tables) => tables,
             Err(StoreError::NotFound { what }) if !source.is_live() => {
                 let is_unread = |key: &ObjectKey| config.route_tables().names.contains(&key.name);
                 if !self.world.unread.iter().any(is_unread) {
-                    let label = &self.label;
+                    let elsewhere = self.elsewhere(config).unwrap_or_default();
                     let message = format!(
-                        "{label}: the files do not have {what}: its routes are not checked"
+                        "{}: the files do not have {what}: its routes are not checked{elsewhere}",
+                        self.label
                     );
                     self.problems.push(Problem::warning(spot, message));
                 }
@@ -355,7 +351,20 @@ impl<'a> Checked<'a> {
         if self.is_refused {
             return Ok(());
         }
-        self.update(subject).await
+        self.update(subject, config).await
+    }
+
+    /// Returns a remedy if the files have a selected table in another namespace.
+    fn elsewhere(&self, config: &PluginConfig) -> Option<String> {
+        let names = &config.route_tables().names;
+        let tables = self.world.manifests.iter();
+        let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
+        let mut keys = tables.filter_map(|it| self.world.source.key_of(it));
+        let key = keys.find(|key| names.contains(&key.name))?;
+        Some(format!(
+            "; RouteTable {key} needs routeTableSelector.namespace: {}",
+            key.namespace
+        ))
     }
 
     /// Finds entries of the block that select nothing, or nothing that leads to the Rollout.
@@ -395,12 +404,12 @@ impl<'a> Checked<'a> {
     }
 
     /// Simulates an update. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
-    async fn update(&mut self, subject: &Subject) -> anyhow::Result<()> {
+    async fn update(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
         let Ok(mut subject) = Subject::new(without_steps(&subject.api, &self.bad_steps)) else {
             return Ok(());
         };
         for _ in 0..=subject.rollout.steps().len() {
-            let refused = self.simulate(&subject).await?;
+            let refused = self.simulate(&subject, config).await?;
             let Some(index) = refused.filter(|index| self.bad_steps.insert(*index)) else {
                 break;
             };
@@ -417,9 +426,13 @@ impl<'a> Checked<'a> {
     }
 
     /// Simulates an update, and returns the step that is refused.
-    async fn simulate(&mut self, subject: &Subject) -> anyhow::Result<Option<usize>> {
+    async fn simulate(
+        &mut self,
+        subject: &Subject,
+        config: &PluginConfig,
+    ) -> anyhow::Result<Option<usize>> {
         let label = self.label.clone();
-        let store = self.store(subject).await?;
+        let store = self.store(subject, config).await?;
         store.put_rollout(subject.api.clone())?;
         let trial = Trial::new(&store, self.world.source.policy(), subject);
         let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
@@ -454,15 +467,32 @@ impl<'a> Checked<'a> {
         Ok(refused)
     }
 
-    /// Returns a store with the objects that the Rollout needs.
-    async fn store(&self, subject: &Subject) -> anyhow::Result<Arc<MemoryRouteStore>> {
+    /// Returns a store with the objects that the Rollout needs: of the tables, those that it selects, and those with a record.
+    async fn store(
+        &self,
+        subject: &Subject,
+        config: &PluginConfig,
+    ) -> anyhow::Result<Arc<MemoryRouteStore>> {
+        let source = self.world.source;
+        let is_needed = |manifest: &&Manifest| {
+            let labels = manifest.value.pointer("/metadata/labels").cloned();
+            let labels = labels.and_then(|it| serde_json::from_value(it).ok());
+            let record = manifest.value.pointer("/metadata/annotations");
+            manifest.kind() != RouteTable::KIND
+                || record.is_some_and(|it| it.get(ANNOTATION).is_some())
+                || source.key_of(manifest).is_some_and(|key| {
+                    config
+                        .route_tables()
+                        .matches(&key, &labels.unwrap_or_default())
+                })
+        };
         let store = Arc::new(MemoryRouteStore::default());
-        for manifest in self.world.manifests {
+        for manifest in self.world.manifests.iter().filter(is_needed) {
             // What cannot be read is already reported.
-            let _ = self.world.source.put(&store, manifest);
+            let _ = source.put(&store, manifest);
         }
-        if self.world.source.is_live() {
-            self.world.source.copy_tables(subject, &store).await?;
+        if source.is_live() {
+            source.copy_tables(subject, &store).await?;
         }
         Ok(store)
     }

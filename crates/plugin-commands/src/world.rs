@@ -29,6 +29,10 @@ pub(super) struct Source {
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
 
+    /// With -f: read directories in directories too.
+    #[arg(short = 'R', long, requires = "files")]
+    recursive: bool,
+
     /// With -f: read RouteTables, MirrorPolicies and the stable Service that the files lack from the cluster.
     #[arg(long, requires = "files")]
     live: bool,
@@ -161,12 +165,24 @@ impl Source {
         self.live_objects.clusters()
     }
 
+    /// Reads the files.
+    pub(super) fn read(&self) -> (Vec<Manifest>, Vec<Unreadable>) {
+        input::read(&self.files, self.recursive)
+    }
+
     /// Parses `name` or `namespace/name`.
     pub(super) fn key(&self, name: &str) -> ObjectKey {
         match name.split_once('/') {
             Some((namespace, name)) => ObjectKey::new(namespace, name),
             None => ObjectKey::new(&self.namespace, name),
         }
+    }
+
+    /// Returns namespace and name of an object; `None` if it has no name.
+    pub(super) fn key_of(&self, manifest: &Manifest) -> Option<ObjectKey> {
+        let text = |pointer| manifest.value.pointer(pointer).and_then(Value::as_str);
+        let namespace = text("/metadata/namespace").unwrap_or(&self.namespace);
+        Some(ObjectKey::new(namespace, text("/metadata/name")?))
     }
 
     /// Whether tables are read from the cluster.
@@ -187,7 +203,7 @@ impl Source {
             let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
             self.subject(live.raw())?
         } else {
-            let (manifests, unreadable) = input::read(&self.files);
+            let (manifests, unreadable) = self.read();
             if let Some(error) = unreadable.into_iter().next() {
                 return Err(error.into());
             }

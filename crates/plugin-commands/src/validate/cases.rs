@@ -18,7 +18,7 @@ async fn problems(objects: &[Value], flags: &[&str]) -> Vec<String> {
     let list = json!({"kind": "List", "items": objects});
     std::fs::write(&file, list.to_string()).unwrap();
     let file = file.to_str().unwrap();
-    let words = ["validate", "-f", file].iter().chain(flags);
+    let words = [&["validate", "-f", file], flags].concat();
     let command = Command::try_parse_from(words).unwrap();
     let report = validate(&command.args).await.unwrap();
     let shown = report.problems.iter().map(|problem| {
@@ -108,9 +108,9 @@ async fn what_the_controller_refuses_in_steps() {
     check(
         steps(json!([{"setWeight": 10, "pause": {}}, {"setWeight": 101}, {"pause": {"duration": "5 minutes"}}])),
         &[
+            "error: \"5 minutes\" is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m",
             "error: a step cannot have both setWeight and pause: make it two steps",
             "error: setWeight is 101: it must be a whole number from 0 to 100",
-            "error: the pause has no duration of 0 or more, but \"5 minutes\": write seconds, or units, such as 90s, 5m or 1h30m",
         ],
     )
     .await;
@@ -177,12 +177,12 @@ async fn every_step_with_a_bad_match() {
             {"setMirrorRoute": {"name": "r", "match": [{"method": {"prefix": "G"}}, {}]}},
         ])),
         &[
-            "error: RouteTable shop/front: managed route r: percentage is 101, it must be within 1 and 100 (Rollout shop/web)",
             "error: headerValue has none of exact, prefix and regex: set exactly one",
             "error: managed route r: header a: RE2 does not accept its regex: look-ahead and look-behind are not supported; correct the match of the step",
             "error: managed route r: header bad header: its name has a character that no header name has; correct the match of the step",
             "error: managed route r: match: an entry is empty; to match any request, set path prefix /; correct the match of the step",
             "error: managed route r: method: a RouteTable matches it by exact only; correct the match of the step",
+            "error: managed route r: percentage is 101, it must be within 1 and 100 (Rollout shop/web)",
         ],
     )
     .await;
@@ -293,7 +293,42 @@ async fn entries_of_the_block_that_do_little() {
     // Every problem in one run.
     check_block(block(json!({"routeSelector": {"names": ["typo"]}, "headerMatch": "some"})), json!([{"name": "main", "forwardTo": {}}]), &[
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
+        "error: no selected route leads to SERVICE shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
         "error: plugin configuration: headerMatch is \"some\", it must be any or all",
         "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
     ]).await;
+}
+
+#[tokio::test]
+async fn objects_that_are_not_what_they_should_be() {
+    let misspelt = rollout("web", |canary| {
+        canary["trafficRouting"]["plugins"] =
+            json!({"solo-io/gloplatform": {"routeTableSelector": {"name": "front"}}});
+    });
+    let found = problems(&[misspelt, good_table()], &[]).await;
+    let expect = "warning: trafficRouting.plugins has solo-io/gloplatform: did you mean solo-io/glooplatform? Without it the Rollout is not checked";
+    assert_eq!(found, [expect]);
+    let mut kind = good_table();
+    kind["kind"] = json!("RoutTable");
+    let found = problems(&[rollout("web", |_| {}), kind], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: kind RoutTable is not known: did you mean RouteTable? The object is ignored",
+            "warning: the files do not have RouteTable shop/front: its routes are not checked",
+        ]
+    );
+    let mut version = rollout("web", |_| {});
+    version["apiVersion"] = json!("argoproj.io/v1");
+    let found = problems(&[version, good_table()], &[]).await;
+    assert_eq!(found, ["error: apiVersion must be argoproj.io/v1alpha1"]);
+    let mut elsewhere = good_table();
+    elsewhere["metadata"]["namespace"] = json!("gloo-mesh");
+    let found = problems(&[rollout("web", |_| {}), elsewhere], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
+        ]
+    );
 }

@@ -26,6 +26,7 @@ mod since {
 
     pub(super) const HEADERS: ControllerRelease = ControllerRelease::new(1, 7, 0);
     pub(super) const SERVICES_OPTIONAL: ControllerRelease = ControllerRelease::new(1, 7, 0);
+    pub(super) const ISTIO_PAIRS: ControllerRelease = ControllerRelease::new(1, 7, 0);
     pub(super) const OTHER_MAXIMUM: ControllerRelease = ControllerRelease::new(1, 7, 0);
     pub(super) const EXPERIMENT_WEIGHTS: ControllerRelease = ControllerRelease::new(1, 8, 0);
     pub(super) const STEP_PLUGINS: ControllerRelease = ControllerRelease::new(1, 8, 0);
@@ -70,7 +71,7 @@ pub(crate) fn of_strategy(rollout: &Value, release: ControllerRelease) -> Vec<Re
     found.scaling(canary, routing.is_some());
     let context = Context {
         routing,
-        is_istio: has_router("istio"),
+        has_router: &has_router,
         release,
         max: max_weight(routing, release),
     };
@@ -98,12 +99,14 @@ pub(super) fn of_pods(rollout: &Value) -> Vec<Refusal> {
         }
     }
     let ready = number(spec, "minReadySeconds").unwrap_or(0);
-    let deadline = number(spec, "progressDeadlineSeconds");
-    if deadline.unwrap_or(600) <= ready {
-        let key = deadline.map_or("minReadySeconds", |_| "progressDeadlineSeconds");
+    let key = match field(spec, "progressDeadlineSeconds") {
+        Some(_) => "progressDeadlineSeconds",
+        None => "minReadySeconds",
+    };
+    let deadline = number(spec, "progressDeadlineSeconds").unwrap_or(600);
+    if 0 <= deadline && deadline <= ready {
         let text = format!(
-            "progressDeadlineSeconds, {} if absent, must be greater than minReadySeconds, which is {ready}",
-            600
+            "progressDeadlineSeconds ({deadline}) must be greater than minReadySeconds ({ready})"
         );
         found.refuse(&format!("spec.{key}"), text);
     }
@@ -126,9 +129,16 @@ struct Found(Vec<Refusal>);
 /// What the rules of steps depend on.
 struct Context<'a> {
     routing: Option<&'a Value>,
-    is_istio: bool,
+    has_router: &'a dyn Fn(&str) -> bool,
     release: ControllerRelease,
     max: i64,
+}
+
+impl Context<'_> {
+    /// Whether the controller does not accept something with a plugin yet, and the Rollout has none of the `others`, for which it does.
+    fn is_before(&self, since: ControllerRelease, others: &[&str]) -> bool {
+        self.release < since && !others.iter().any(|name| (self.has_router)(name))
+    }
 }
 
 impl Found {
@@ -162,14 +172,18 @@ impl Found {
         }
         let pair = field(canary, "pingPong");
         if let Some(pair) = pair {
-            let routes_pairs = ["alb", "istio"].into_iter().any(has_router);
+            let is_istio = has_router("istio") && release >= since::ISTIO_PAIRS;
+            let routes_pairs = has_router("alb") || is_istio;
             if release < since::PING_PONG && !routes_pairs {
                 self.canary("pingPong", before(release, "pingPong with a plugin"));
             }
             let (ping, pong) = (text(pair, "pingService"), text(pair, "pongService"));
             for (key, service) in [("pingService", ping), ("pongService", pong)] {
                 if service.is_empty() && field(pair, key).is_some() {
-                    self.canary(&format!("pingPong.{key}"), format!("{key} is empty"));
+                    self.canary(
+                        &format!("pingPong.{key}"),
+                        format!("{key} is empty: name a Service"),
+                    );
                 }
             }
             if !ping.is_empty() && ping == pong {
@@ -247,7 +261,7 @@ impl Found {
                 .as_str()
                 .map_or_else(|| duration.to_string(), str::to_owned);
             let text = format!(
-                "the pause has no duration of 0 or more, but \"{}\": write seconds, or units, such as 90s, 5m or 1h30m",
+                "\"{}\" is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m",
                 shown.escape_debug()
             );
             self.refuse(&format!("{at}.pause.duration"), text);
@@ -258,8 +272,8 @@ impl Found {
         let experiment = field(step, "experiment");
         let templates = experiment.map(|it| list(it, "templates")).unwrap_or(&[]);
         for (index, template) in templates.iter().enumerate() {
-            let is_refused = context.release < since::EXPERIMENT_WEIGHTS && !context.is_istio;
-            if is_refused && field(template, "weight").is_some() {
+            let is_old = context.is_before(since::EXPERIMENT_WEIGHTS, &["alb", "smi", "istio"]);
+            if is_old && field(template, "weight").is_some() {
                 let text = before(context.release, "weights of experiments with a plugin");
                 self.refuse(&format!("{at}.experiment.templates[{index}].weight"), text);
             }
@@ -271,7 +285,7 @@ impl Found {
             return;
         };
         let at = format!("{at}.setHeaderRoute");
-        if context.release < since::HEADERS && !context.is_istio {
+        if context.is_before(since::HEADERS, &["alb", "istio", "apisix"]) {
             self.refuse(&at, before(context.release, "setHeaderRoute with a plugin"));
         }
         for (index, condition) in list(route, "match").iter().enumerate() {
@@ -288,7 +302,7 @@ impl Found {
             return;
         };
         let at = format!("{at}.setMirrorRoute");
-        if context.release < since::MIRRORS && !context.is_istio {
+        if context.is_before(since::MIRRORS, &["istio"]) {
             self.refuse(&at, before(context.release, "setMirrorRoute with a plugin"));
         }
         for (index, condition) in list(route, "match").iter().enumerate() {
@@ -398,10 +412,10 @@ impl Found {
             .iter()
             .find(|(key, value)| !is_label_key(key) || !is_label_value(value));
         if let Some((key, value)) = bad {
+            let label = format!("{key}: {value}");
             let text = format!(
-                "selector: {}: {} is no label that Kubernetes accepts",
-                key.escape_debug(),
-                value.escape_debug()
+                "Kubernetes does not accept the label {} of selector: correct it",
+                label.escape_debug()
             );
             self.refuse(&format!("{at}.matchLabels"), text);
             return;
@@ -587,4 +601,63 @@ fn is_name(text: &str) -> bool {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_framed = !text.starts_with('-') && !text.ends_with('-');
     (1..=63).contains(&text.len()) && is_framed && text.chars().all(legal)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::shape::{self, Misfit};
+    use super::*;
+
+    /// The specs of which the Go tests ask the released controllers.
+    const CORPUS: &str = include_str!("../../../../tests/go/rollouts/testdata/validation.yaml");
+
+    /// Sets the values of a patch.
+    fn merge(value: &mut Value, patch: &Value) {
+        let Value::Object(fields) = patch else {
+            value.clone_from(patch);
+            return;
+        };
+        if !value.is_object() {
+            *value = json!({});
+        }
+        for (key, patch) in fields {
+            merge(&mut value[key.as_str()], patch);
+        }
+    }
+
+    /// What `validate` says about a spec.
+    fn said(rollout: &Value) -> Vec<String> {
+        let misfits = shape::of_rollout(rollout).into_iter();
+        let misfits = misfits.map(|it| match it {
+            Misfit::Wrong(_, text) => text,
+            Misfit::Unknown(_, text) => format!("(warning) {text}"),
+        });
+        let strategy = of_strategy(rollout, ControllerRelease::NEWEST);
+        let refusals = strategy.into_iter().chain(of_pods(rollout));
+        misfits.chain(refusals.map(|it| it.text)).collect()
+    }
+
+    #[test]
+    fn each_spec_of_the_corpus_has_its_messages() {
+        let corpus: Value = serde_saphyr::from_str(CORPUS).unwrap();
+        let mut shown = String::new();
+        for (group, wrap) in [
+            ("spec", (|patch| patch) as fn(Value) -> Value),
+            ("canary", |patch| json!({"strategy": {"canary": patch}})),
+            (
+                "steps",
+                |step| json!({"strategy": {"canary": {"steps": [step]}}}),
+            ),
+        ] {
+            for (name, patch) in corpus[group].as_object().unwrap() {
+                let mut rollout = corpus["base"].clone();
+                merge(&mut rollout["spec"], &wrap(patch.clone()));
+                let said = said(&rollout).join("\n  ");
+                shown += &format!("{name}: {}\n", if said.is_empty() { "-" } else { &said });
+            }
+        }
+        insta::assert_snapshot!(shown);
+    }
 }

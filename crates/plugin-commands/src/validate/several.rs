@@ -2,29 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc};
 use route_planner::{DestinationChange, Edit, Intent, PluginConfig, plan};
 use serde_json::Value;
+use strict_json::resembles;
 
+use super::block;
 use super::report::Problem;
-use crate::input::{Manifest, Spot, path};
+use crate::controller::HASH_LABEL;
+use crate::input::{Manifest, Spot, Step, path};
 use crate::world::{Source, Subject};
-
-/// The label by which the controller tells the Pods of versions apart. It sets it in the selectors of Services.
-const HASH_LABEL: &str = "rollouts-pod-template-hash";
 
 /// Finds objects that are in the files more than once. The later one would replace the earlier one.
 pub(super) fn duplicates(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
     let mut seen: BTreeMap<(String, ObjectKey), Spot> = BTreeMap::new();
     let mut problems = Vec::new();
     for manifest in manifests {
-        let object = source.with_namespace(&manifest.value);
-        let Some(key) = key(&object) else { continue };
+        let Some(key) = source.key_of(manifest) else {
+            continue;
+        };
         let kind = manifest.kind();
-        if !matches!(kind, "Rollout" | "RouteTable" | "MirrorPolicy" | "Service") {
+        if !matches!(
+            kind,
+            "Rollout" | RouteTable::KIND | MirrorPolicy::KIND | "Service"
+        ) {
             continue;
         }
-        let version = object.get("apiVersion").and_then(Value::as_str);
+        let version = manifest.value.get("apiVersion").and_then(Value::as_str);
         let group = version.unwrap_or_default().split('/').next();
         let id = format!("{kind}.{}", group.unwrap_or_default());
         let spot = manifest.spot(&path("metadata"));
@@ -39,6 +43,48 @@ pub(super) fn duplicates(source: &Source, manifests: &[Manifest]) -> Vec<Problem
         }
     }
     problems
+}
+
+/// Finds objects that are ignored because of a misspelt word: a kind, or the name of the plugin.
+pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
+    const KINDS: [&str; 3] = ["Rollout", RouteTable::KIND, MirrorPolicy::KIND];
+    let mut problems = Vec::new();
+    for manifest in manifests {
+        let kind = manifest.kind();
+        if let Some(known) = KINDS.into_iter().find(|known| is_misspelt(kind, known)) {
+            let text = format!(
+                "kind {} is not known: did you mean {known}? The object is ignored",
+                kind.escape_debug()
+            );
+            problems.push(Problem::warning(manifest.spot(&path("kind")), text));
+        }
+        let at = path("spec.strategy.canary.trafficRouting.plugins");
+        let plugins = block::lookup(&manifest.value, &at).and_then(Value::as_object);
+        let is_rollout = kind == "Rollout" && !source.is_subject(manifest);
+        for name in plugins.into_iter().flatten().map(|(name, _)| name) {
+            let names = source.policy().plugin_names;
+            let known = names.iter().find(|known| is_misspelt(name, known));
+            if let (Some(known), Some(key)) =
+                (known, source.key_of(manifest).filter(|_| is_rollout))
+            {
+                let text = format!(
+                    "Rollout {key}: trafficRouting.plugins has {}: did you mean {known}? Without it the Rollout is not checked",
+                    name.escape_debug()
+                );
+                let at: Vec<Step> = at
+                    .iter()
+                    .cloned()
+                    .chain([Step::Key(name.clone())])
+                    .collect();
+                problems.push(Problem::warning(manifest.spot(&at), text));
+            }
+        }
+    }
+    problems
+}
+
+fn is_misspelt(word: &str, known: &str) -> bool {
+    word != known && resembles(word, &[known])
 }
 
 /// Finds Services of the files that the controller refuses for a Rollout: their selector has a label that its Pods lack.
@@ -58,11 +104,14 @@ pub(super) fn services(source: &Source, manifests: &[Manifest], subject: &Subjec
     let names = names.map(|name| canary.pointer(name).and_then(Value::as_str));
     let mut problems = Vec::new();
     for manifest in manifests.iter().filter(|it| it.kind() == "Service") {
-        let object = source.with_namespace(&manifest.value);
-        let Some(key) = key(&object).filter(|key| key.namespace == subject.key.namespace) else {
+        let key = source.key_of(manifest);
+        let Some(key) = key.filter(|key| key.namespace == subject.key.namespace) else {
             continue;
         };
-        let selector = object.pointer("/spec/selector").and_then(Value::as_object);
+        let selector = manifest
+            .value
+            .pointer("/spec/selector")
+            .and_then(Value::as_object);
         let mut selector = selector.into_iter().flatten();
         let missing = selector.find(|(label, value)| {
             *label != HASH_LABEL && labels.get(label.as_str()) != Some(*value)
@@ -76,12 +125,6 @@ pub(super) fn services(source: &Source, manifests: &[Manifest], subject: &Subjec
         }
     }
     problems
-}
-
-fn key(object: &Value) -> Option<ObjectKey> {
-    let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
-    let namespace = text("/metadata/namespace").unwrap_or_default();
-    Some(ObjectKey::new(namespace, text("/metadata/name")?))
 }
 
 /// The destinations that a Rollout splits.

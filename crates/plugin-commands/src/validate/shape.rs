@@ -71,7 +71,7 @@ impl Found {
                 }
                 let required = shape.keys().filter_map(|key| key.strip_suffix('!'));
                 for key in required.filter(|key| fields.get(*key).is_none_or(Value::is_null)) {
-                    self.wrong(at, format!("{at}.{key} is missing"));
+                    self.wrong(at, format!("{at}.{key} is missing: set it"));
                 }
             }
             (Value::Array(shape), Value::Array(items)) => {
@@ -216,7 +216,7 @@ mod tests {
             canary(json!({"stabelService": "a", "trafficRouting": {"managedRoutes": [{}, "r"]}})),
             &[
                 "warning: unknown key spec.strategy.canary.stabelService, did you mean stableService?",
-                "error: spec.strategy.canary.trafficRouting.managedRoutes[0].name is missing",
+                "error: spec.strategy.canary.trafficRouting.managedRoutes[0].name is missing: set it",
                 "error: spec.strategy.canary.trafficRouting.managedRoutes[1] must be an object, found a string",
             ],
         );
