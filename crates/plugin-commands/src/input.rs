@@ -380,6 +380,24 @@ spec:
     }
 
     #[test]
+    fn directories_in_directories_are_read_on_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = directory.path().join("b.yaml");
+        fs::create_dir(&inner).unwrap();
+        for file in [directory.path().join("c.json"), inner.join("d.yml")] {
+            fs::write(file, "{kind: A}").unwrap();
+        }
+        fs::write(inner.join("e.txt"), "{kind: A}").unwrap();
+        let read = |is_recursive| {
+            let (manifests, unreadable) = read(&[directory.path().to_owned()], is_recursive);
+            (manifests.len(), unreadable.len())
+        };
+        assert_eq!(read(true), (2, 0));
+        // A directory cannot be read as a file.
+        assert_eq!(read(false), (1, 1));
+    }
+
+    #[test]
     fn the_value_is_that_of_an_ordinary_reader() {
         let located: Located = serde_saphyr::from_str(TEXT).unwrap();
         let value: Value = serde_saphyr::from_str(TEXT).unwrap();

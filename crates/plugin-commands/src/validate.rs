@@ -200,6 +200,12 @@ impl<'a> Checked<'a> {
     }
 
     async fn check(&mut self) -> anyhow::Result<()> {
+        if self.world.source.key_of(self.manifest).is_none() {
+            let spot = self.manifest.spot(&path("metadata"));
+            let message = "Rollout without metadata.name: name it".to_owned();
+            self.problems.push(Problem::error(spot, message));
+            return Ok(());
+        }
         self.spec();
         let mut subject = match Subject::new(without_steps(&self.api, &self.bad_steps)) {
             Ok(subject) => subject,

@@ -253,16 +253,6 @@ impl RouteSelector {
                     .all(|(key, value)| labels.get(key) == Some(value)))
     }
 
-    /// The keys of the plugin block that select tables and routes, for messages.
-    pub(crate) fn keys(&self) -> &'static str {
-        match (self.tcp_ports.is_empty(), self.tls.is_empty()) {
-            (true, true) => "routeTableSelector and routeSelector",
-            (false, true) => "routeTableSelector, routeSelector and tcpRoutes",
-            (true, false) => "routeTableSelector, routeSelector and tlsRoutes",
-            (false, false) => "routeTableSelector, routeSelector, tcpRoutes and tlsRoutes",
-        }
-    }
-
     /// Whether a TCP route is selected: it accepts connections on one of the ports.
     pub fn matches_tcp(&self, route: &TcpRoute) -> bool {
         self.tcp_ports.iter().any(|selected| {

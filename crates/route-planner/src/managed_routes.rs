@@ -66,7 +66,7 @@ pub(crate) fn set_one(
         return Err(match raw_routes(state.table, Protocol::Http) {
             [] => Refusal::NoHttpRoutes,
             _ => Refusal::NoStableRoute {
-                selectors: state.config.routes().keys(),
+                selectors: "routeTableSelector and routeSelector",
                 stable: state.roles.stable.label(),
                 found: state.found(),
             },

@@ -123,6 +123,10 @@ pub(super) fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Probl
     .into();
     let steps = subject.api.pointer("/spec/strategy/canary/steps");
     let steps = steps.and_then(Value::as_array).into_iter().flatten();
+    if subject.rollout.steps().is_empty() {
+        let message = "there are no steps, so all traffic moves to a new version as soon as its Pods are available: add steps";
+        warn("spec.strategy.canary", message.to_owned());
+    }
     for (index, step) in steps.enumerate() {
         let at = format!("spec.strategy.canary.steps[{index}].setCanaryScale");
         let Some(scale) = step.get("setCanaryScale") else {

@@ -308,6 +308,21 @@ async fn objects_that_are_not_what_they_should_be() {
     let found = problems(&[misspelt, good_table()], &[]).await;
     let expect = "warning: trafficRouting.plugins has solo-io/gloplatform: did you mean solo-io/glooplatform? Without it the Rollout is not checked";
     assert_eq!(found, [expect]);
+    let singular = rollout("web", |canary| {
+        canary["trafficRouting"] = json!({"plugin": {"solo-io/glooplatform": {}}});
+    });
+    let found = problems(&[singular, good_table()], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: the API server drops unknown key spec.strategy.canary.trafficRouting.plugin, did you mean plugins?"
+        ]
+    );
+    let mut nameless = rollout("web", |_| {});
+    nameless["metadata"] = json!({"namespace": "shop"});
+    let found = problems(&[nameless, good_table()], &[]).await;
+    assert_eq!(found, ["error: Rollout without metadata.name: name it"]);
+    check(steps(json!([])), &["warning: there are no steps, so all traffic moves to a new version as soon as its Pods are available: add steps"]).await;
     let mut kind = good_table();
     kind["kind"] = json!("RoutTable");
     let found = problems(&[rollout("web", |_| {}), kind], &[]).await;

@@ -9,6 +9,7 @@ use strict_json::resembles;
 
 use super::block;
 use super::report::Problem;
+use super::shape::{self, Misfit};
 use crate::controller::HASH_LABEL;
 use crate::input::{Manifest, Spot, Step, path};
 use crate::world::{Source, Subject};
@@ -61,6 +62,15 @@ pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
         let at = path("spec.strategy.canary.trafficRouting.plugins");
         let plugins = block::lookup(&manifest.value, &at).and_then(Value::as_object);
         let is_rollout = kind == "Rollout" && !source.is_subject(manifest);
+        for misfit in shape::of_rollout(&manifest.value) {
+            if let (Misfit::Unknown(at, text), true) = (misfit, is_rollout)
+                && at.starts_with("spec.strategy.canary.trafficRouting.")
+                && let Some(key) = source.key_of(manifest)
+            {
+                let text = format!("Rollout {key}: the API server drops {text}");
+                problems.push(Problem::warning(manifest.spot(&path(&at)), text));
+            }
+        }
         for name in plugins.into_iter().flatten().map(|(name, _)| name) {
             let names = source.policy().plugin_names;
             let known = names.iter().find(|known| is_misspelt(name, known));

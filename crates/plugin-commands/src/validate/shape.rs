@@ -25,21 +25,45 @@ pub(super) enum Misfit {
 
 /// Compares the `spec` of a Rollout, apart from its Pod template and plugin blocks.
 pub(super) fn of_rollout(object: &Value) -> Vec<Misfit> {
-    let mut found = Found::default();
-    found.walk(&ROLLOUT, object.get("spec").unwrap_or(&Value::Null), "spec");
+    misfits(&ROLLOUT, object, false)
+}
+
+/// Compares the `spec` of a RouteTable. Gloo may have keys that are not known here, so only a key that resembles a known one, or that
+/// is known in another place, is reported.
+pub(super) fn of_route_table(object: &Value) -> Vec<Misfit> {
+    misfits(&ROUTE_TABLE, object, true)
+}
+
+fn misfits(shape: &Value, object: &Value, has_others: bool) -> Vec<Misfit> {
+    let mut found = Found {
+        whole: shape,
+        misfits: Vec::new(),
+        has_others,
+    };
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    found.walk(shape, spec, "spec");
     found.misfits
 }
 
-/// Compares the `spec` of a RouteTable. Gloo may have keys that are not known here, so only a key that resembles a known one is
-/// reported.
-pub(super) fn of_route_table(object: &Value) -> Vec<Misfit> {
-    let mut found = Found {
-        has_others: true,
-        ..Found::default()
-    };
-    let spec = object.get("spec").unwrap_or(&Value::Null);
-    found.walk(&ROUTE_TABLE, spec, "spec");
-    found.misfits
+/// Finds the objects of a shape that have `key`.
+fn places_of(shape: &Value, key: &str, at: &str) -> Vec<String> {
+    match shape {
+        Value::Object(fields) => {
+            let inner = fields.iter().flat_map(|(name, shape)| {
+                let name = name.trim_end_matches('!');
+                let own = (name == key).then(|| at.to_owned());
+                let inner = places_of(shape, key, &format!("{at}.{name}"));
+                own.into_iter().chain(inner)
+            });
+            inner.collect()
+        }
+        Value::Array(items) => {
+            let at = format!("{at}[]");
+            let inner = items.iter().flat_map(|shape| places_of(shape, key, &at));
+            inner.collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn parse(shape: &str) -> Value {
@@ -47,14 +71,14 @@ fn parse(shape: &str) -> Value {
     serde_json::from_str(shape).unwrap_or_default()
 }
 
-#[derive(Default)]
-struct Found {
+struct Found<'a> {
+    whole: &'a Value,
     misfits: Vec<Misfit>,
     /// Whether the object may have keys that the shape lacks.
     has_others: bool,
 }
 
-impl Found {
+impl Found<'_> {
     /// Compares a value. The API server treats `null` as absent.
     fn walk(&mut self, shape: &Value, value: &Value, at: &str) {
         match (shape, value) {
@@ -134,10 +158,25 @@ impl Found {
     fn unknown(&mut self, shape: &serde_json::Map<String, Value>, key: &str, path: String) {
         let known = shape.keys().map(|key| key.trim_end_matches('!'));
         let known: Vec<&str> = known.collect();
-        if self.has_others && !resembles(key, &known) {
-            return;
-        }
-        let hint = hint(key, &known);
+        let is_near = resembles(key, &known);
+        let below = path
+            .strip_suffix(key)
+            .unwrap_or(&path)
+            .trim_end_matches('.');
+        let below = shape.iter().flat_map(|(name, shape)| {
+            let name = name.trim_end_matches('!');
+            places_of(shape, key, &format!("{below}.{name}"))
+        });
+        let below: Vec<String> = below.collect();
+        let places = match &below[..] {
+            [_] => below,
+            _ => places_of(self.whole, key, "spec"),
+        };
+        let hint = match &places[..] {
+            [place] if !is_near => format!(": it belongs to {place}"),
+            _ if is_near || !self.has_others => hint(key, &known),
+            _ => return,
+        };
         let problem = Problem::UnknownKey {
             path: path.clone(),
             hint,
@@ -221,6 +260,13 @@ mod tests {
             ],
         );
         check(
+            canary(json!({"trafficRouting": {"steps": [], "replicas": 1}})),
+            &[
+                "warning: unknown key spec.strategy.canary.trafficRouting.steps: it belongs to spec.strategy.canary",
+                "warning: unknown key spec.strategy.canary.trafficRouting.replicas: use one of alb, ambassador, apisix, appMesh, istio, managedRoutes, maxTrafficWeight, nginx, plugins, smi, traefik",
+            ],
+        );
+        check(
             canary(json!({"steps": [{"pause": {"duration": true}}]})),
             &[
                 "error: spec.strategy.canary.steps[0].pause.duration must be a whole number or a string, found a boolean",
@@ -232,6 +278,12 @@ mod tests {
     fn a_misspelt_key_of_a_table_is_told_from_one_that_is_not_known() {
         let table = |spec: Value| of_route_table(&json!({"spec": spec}));
         check(table(json!({"hosts": [], "somethingNew": {}})), &[]);
+        check(
+            table(json!({"http": [{"pathRewrite": "/"}]})),
+            &[
+                "warning: unknown key spec.http[0].pathRewrite: it belongs to spec.http[0].forwardTo",
+            ],
+        );
         check(
             table(
                 json!({"http": [{"matcher": [], "forwardTo": {"destinations": [{"wieght": 1, "subset": {"wieght": "1"}}]}}]}),
