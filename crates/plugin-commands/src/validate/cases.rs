@@ -191,7 +191,7 @@ async fn every_step_with_a_bad_match() {
 #[tokio::test]
 async fn several_objects_together() {
     let second = rollout("web2", |canary| {
-        canary["canaryService"] = json!("web2-canary")
+        canary["canaryService"] = json!("web2-canary");
     });
     let found = problems(&[rollout("web", |_| {}), second.clone(), good_table()], &[]).await;
     let same = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
