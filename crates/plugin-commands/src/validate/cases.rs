@@ -174,6 +174,7 @@ async fn every_step_with_a_bad_match() {
             header("a", json!({})),
             header("bad header", json!({"exact": "x"})),
             {"setMirrorRoute": {"name": "r", "percentage": 101, "match": [{"path": {"prefix": "/"}}]}},
+            {"setMirrorRoute": {"name": "r", "percentage": 200, "match": [{"path": {"prefix": "/"}}]}},
             {"setMirrorRoute": {"name": "r", "match": [{"method": {"prefix": "G"}}, {}]}},
         ])),
         &[
@@ -183,6 +184,7 @@ async fn every_step_with_a_bad_match() {
             "error: managed route r: match: an entry is empty; to match any request, set path prefix /; correct the match of the step",
             "error: managed route r: method: a RouteTable matches it by exact only; correct the match of the step",
             "error: managed route r: percentage is 101, it must be within 1 and 100 (Rollout shop/web)",
+            "error: managed route r: percentage is 200, it must be within 1 and 100 (Rollout shop/web)",
         ],
     )
     .await;
