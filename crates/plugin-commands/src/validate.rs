@@ -2,13 +2,13 @@
 
 mod advice;
 mod block;
-#[cfg(test)]
-mod cases;
 pub(super) mod invalid_spec;
 mod report;
 mod several;
 mod shape;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
