@@ -202,6 +202,15 @@ pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
     IntentKind::SetManagedRoute(managed_mirror_route(route))
 }
 
+/// Returns the managed routes that a step sets.
+#[must_use]
+pub fn managed_routes_of(step: &CanaryStep) -> Vec<ManagedRoute> {
+    let header = step.set_header_route.as_ref().map(managed_header_route);
+    let mirror = step.set_mirror_route.as_ref().map(managed_mirror_route);
+    // Within one step, the controller sets the mirror route last.
+    header.into_iter().chain(mirror).collect()
+}
+
 /// Reads the plugin block of `rollout`, within what `policy` allows.
 ///
 /// # Errors
@@ -324,10 +333,7 @@ fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
 fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<ManagedRoute> {
     let mut routes: Vec<ManagedRoute> = Vec::new();
     for step in steps {
-        // Within one step, the controller sets the mirror route last.
-        let header = step.set_header_route.as_ref().map(managed_header_route);
-        let mirror = step.set_mirror_route.as_ref().map(managed_mirror_route);
-        for route in header.into_iter().chain(mirror) {
+        for route in managed_routes_of(step) {
             routes.retain(|other| other.name() != route.name());
             routes.extend(Some(route).filter(|route| !route.is_removal()));
         }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::destination::{DestinationKind, DestinationReference};
-use crate::route_table::{HttpRoute, RouteTableSpec};
+use crate::route_table::{
+    HeaderMatcher, HttpRequestMatcher, HttpRoute, RouteTableSpec, StringMatch,
+};
 
 /// A constraint that a table violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,35 @@ pub enum Rule {
     /// A direct response has a status outside 100 to 599.
     #[error("status must be within 100 and 599, found {0}")]
     ResponseStatus(u32),
+    /// A port that does not exist.
+    #[error("a port must be within {least} and 65535, found {found}")]
+    Port {
+        /// The smallest port that is allowed here.
+        least: u32,
+        /// The port.
+        found: u32,
+    },
+    /// A header name with a character that HTTP does not allow.
+    #[error("\"{}\" is not the name of a header: it may have letters, digits, - and _", .0.escape_debug())]
+    HeaderName(String),
+    /// A match of a text has several of its alternatives.
+    #[error("set only one of exact, prefix, regex and suffix")]
+    SeveralMatches,
+    /// A matcher asks for two values of one header.
+    #[error(
+        "no request matches, because header {0} cannot have both values: use a matcher for each value"
+    )]
+    Contradiction(String),
+    /// An earlier route takes all requests of a route.
+    #[error(
+        "no request reaches {route}, because {by} before it matches all of them: move {route} up, or restrict {by}"
+    )]
+    Hidden {
+        /// The route.
+        route: String,
+        /// The earlier route.
+        by: String,
+    },
 }
 
 /// Returns the constraints that the table violates, in the order of the document. Empty for a valid table.
@@ -94,6 +125,10 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
                 found.add(format!("{path}[{position}].kind"), Rule::KindForTcp);
             }
         }
+        for (position, matcher) in route.matchers.iter().enumerate() {
+            let path = format!("spec.tcp[{index}].matchers[{position}].port");
+            found.port(path, matcher.port, 0);
+        }
         found.destinations(path, destinations.unwrap_or_default(), false);
     }
     for (index, route) in spec.tls.iter().enumerate() {
@@ -102,6 +137,7 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
             if matcher.sni_hosts.is_empty() {
                 found.add(format!("{path}.matchers[{position}]"), Rule::NoSniHost);
             }
+            found.port(format!("{path}.matchers[{position}].port"), matcher.port, 0);
         }
         let destinations = route
             .forward_to
@@ -111,6 +147,127 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
         found.destinations(path, destinations.unwrap_or_default(), false);
     }
     found.0
+}
+
+/// Returns the matchers and HTTP routes that no request can reach, which is not an error to Gloo.
+///
+/// Routes that delegate hide nothing, because requests that no other table matches go on. Neither do routes of a table to which
+/// others may delegate, because Gloo may sort them.
+pub fn unreachable(spec: &RouteTableSpec) -> Vec<Violation> {
+    let mut found = Found(Vec::new());
+    for (index, route) in spec.http.iter().enumerate() {
+        for (position, matcher) in route.matchers.iter().enumerate() {
+            if let Some(name) = contradiction(&matcher.headers) {
+                found.add(
+                    format!("spec.http[{index}].matchers[{position}].headers"),
+                    Rule::Contradiction(name.to_owned()),
+                );
+            }
+        }
+        let earlier = spec.http.iter().take(index).enumerate();
+        let mut earlier = earlier.filter(|(_, other)| other.delegate.is_none());
+        if is_root(spec)
+            && let Some((other, by)) = earlier.find(|(_, other)| hides(other, route))
+        {
+            let rule = Rule::Hidden {
+                route: name_of(index, route),
+                by: name_of(other, by),
+            };
+            found.add(format!("spec.http[{index}]"), rule);
+        }
+    }
+    found.0
+}
+
+/// Returns the name of a header that cannot meet all of these conditions.
+pub fn contradiction(headers: &[HeaderMatcher]) -> Option<&str> {
+    let exact = |header: &HeaderMatcher| {
+        let is_pattern = header.regex == Some(true);
+        header.value.clone().filter(|_| !is_pattern)
+    };
+    let is_inverted = |header: &HeaderMatcher| header.invert_match == Some(true);
+    let excludes = |a: &HeaderMatcher, b: &HeaderMatcher| match (exact(a), exact(b)) {
+        _ if !a.name.eq_ignore_ascii_case(&b.name) => false,
+        (Some(value), Some(other)) if is_inverted(a) != is_inverted(b) => value == other,
+        (Some(value), Some(other)) => !is_inverted(a) && value != other,
+        _ => false,
+    };
+    let mut pairs = headers.iter().enumerate();
+    let pair = pairs.find(|(index, header)| {
+        let mut later = headers.iter().skip(index + 1);
+        later.any(|other| excludes(header, other))
+    });
+    pair.map(|(_, header)| header.name.as_str())
+}
+
+fn is_root(spec: &RouteTableSpec) -> bool {
+    !spec.hosts.is_empty()
+        || !spec.virtual_gateways.is_empty()
+        || !spec.workload_selectors.is_empty()
+        || !spec.apply_to_destinations.is_empty()
+}
+
+fn name_of(index: usize, route: &HttpRoute) -> String {
+    match route.name.as_str() {
+        "" => format!("route {index}"),
+        name => format!("route {name}"),
+    }
+}
+
+/// Whether `wide` matches every request that `narrow` matches.
+fn hides(wide: &HttpRoute, narrow: &HttpRoute) -> bool {
+    let is_covered = |narrow: &HttpRequestMatcher| {
+        wide.matchers.is_empty() || wide.matchers.iter().any(|wide| includes(wide, narrow))
+    };
+    match narrow.matchers.as_slice() {
+        [] => is_covered(&HttpRequestMatcher::default()),
+        matchers => matchers.iter().all(is_covered),
+    }
+}
+
+fn includes(wide: &HttpRequestMatcher, narrow: &HttpRequestMatcher) -> bool {
+    let is_header_met = |wide: &HeaderMatcher| {
+        let is_presence = wide.value.is_none() && wide.invert_match != Some(true);
+        narrow.headers.iter().any(|it| {
+            it == wide
+                || is_presence
+                    && it.name.eq_ignore_ascii_case(&wide.name)
+                    && it.invert_match != Some(true)
+        })
+    };
+    let method = wide.method.as_deref().filter(|it| !it.is_empty());
+    let mut parameters = wide.query_parameters.iter();
+    wide.uri
+        .as_ref()
+        .is_none_or(|wide| includes_path(wide, narrow.uri.as_ref()))
+        && (method.is_none() || wide.method == narrow.method)
+        && (wide.port.is_none() || wide.port == narrow.port)
+        && wide.headers.iter().all(is_header_met)
+        && parameters.all(|it| narrow.query_parameters.contains(it))
+}
+
+fn includes_path(wide: &StringMatch, narrow: Option<&StringMatch>) -> bool {
+    if wide.prefix.as_deref() == Some("/") {
+        return true;
+    }
+    let Some(narrow) = narrow else {
+        return false;
+    };
+    let ignores_case = |it: &StringMatch| it.ignore_case == Some(true);
+    let starts = |text: &str, prefix: &str| match ignores_case(wide) {
+        true => {
+            let start = text.get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        }
+        false => text.starts_with(prefix),
+    };
+    if ignores_case(narrow) && !ignores_case(wide) {
+        return false;
+    }
+    match (&wide.prefix, &narrow.exact, &narrow.prefix) {
+        (Some(prefix), Some(path), None) | (Some(prefix), None, Some(path)) => starts(path, prefix),
+        _ => wide == narrow,
+    }
 }
 
 struct Found(Vec<Violation>);
@@ -135,6 +292,9 @@ impl Found {
         if count != 1 {
             self.add(path, Rule::Actions(count));
         }
+        for (position, matcher) in route.matchers.iter().enumerate() {
+            self.matcher(&format!("{path}.matchers[{position}]"), matcher);
+        }
         if let Some(forward) = &route.forward_to {
             let destinations = forward.destinations.as_deref().unwrap_or_default();
             self.destinations(
@@ -153,6 +313,28 @@ impl Found {
         }
     }
 
+    fn matcher(&mut self, path: &str, matcher: &HttpRequestMatcher) {
+        self.port(format!("{path}.port"), matcher.port, 0);
+        for (position, header) in matcher.headers.iter().enumerate() {
+            if !is_header_name(&header.name) {
+                let rule = Rule::HeaderName(header.name.clone());
+                self.add(format!("{path}.headers[{position}].name"), rule);
+            }
+        }
+        if let Some(uri) = &matcher.uri {
+            let set = [&uri.exact, &uri.prefix, &uri.regex, &uri.suffix];
+            if set.into_iter().flatten().count() > 1 {
+                self.add(format!("{path}.uri"), Rule::SeveralMatches);
+            }
+        }
+    }
+
+    fn port(&mut self, path: String, port: Option<u32>, least: u32) {
+        if let Some(found) = port.filter(|port| !(least..=65535).contains(port)) {
+            self.add(path, Rule::Port { least, found });
+        }
+    }
+
     fn destinations(
         &mut self,
         path: String,
@@ -163,6 +345,8 @@ impl Found {
             if destination.reference.is_some() == destination.aws_lambda.is_some() {
                 self.add(format!("{path}[{position}]"), Rule::Target);
             }
+            let port = destination.port.as_ref().and_then(|port| port.number);
+            self.port(format!("{path}[{position}].port.number"), port, 1);
         }
         if destinations.len() > 100 {
             self.add(&path, Rule::TooManyDestinations(destinations.len()));
@@ -173,6 +357,14 @@ impl Found {
             None => {}
         }
     }
+}
+
+/// Whether HTTP allows the name of a header. The pseudo-headers of HTTP/2, such as `:authority`, are allowed too.
+#[must_use]
+pub fn is_header_name(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    let name = name.strip_prefix(':').unwrap_or(name);
+    !name.is_empty() && name.chars().all(legal)
 }
 
 /// Returns the rule that the weights of one route violate; `None` if they are valid. An empty list is valid.

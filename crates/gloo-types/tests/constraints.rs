@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use gloo_types::{
     LabelOperator, LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector,
-    effective_weights, violations,
+    effective_weights, unreachable, violations,
 };
 use serde_json::{Value, json};
 
@@ -238,4 +238,109 @@ fn a_table_is_selected_by_name_or_by_all_labels() {
         ..selector()
     };
     assert!(!names_only.matches(&ObjectKey::new("mesh", "x"), &BTreeMap::new()));
+}
+
+#[test]
+fn ports_names_of_headers_and_matches_that_gloo_rejects() {
+    let http = |matcher: Value| json!({"http": [{"matchers": [matcher], "directResponse": {"status": 200}}]});
+    check(
+        http(json!({"port": 65535, "headers": [{"name": ":authority"}, {"name": "X-a_b"}]})),
+        &[],
+    );
+    check(
+        http(
+            json!({"port": 65536, "headers": [{"name": "a b"}, {}], "uri": {"exact": "/a", "prefix": "/"}}),
+        ),
+        &[
+            "spec.http[0].matchers[0].port: a port must be within 0 and 65535, found 65536",
+            "spec.http[0].matchers[0].headers[0].name: \"a b\" is not the name of a header: it may have letters, digits, - and _",
+            "spec.http[0].matchers[0].headers[1].name: \"\" is not the name of a header: it may have letters, digits, - and _",
+            "spec.http[0].matchers[0].uri: set only one of exact, prefix, regex and suffix",
+        ],
+    );
+    let to =
+        |port: u32| json!({"destinations": [{"ref": {"name": "a"}, "port": {"number": port}}]});
+    check(
+        json!({"tcp": [{"matchers": [{"port": 70000}], "forwardTo": to(0)}], "tls": [{"matchers": [{"sniHosts": ["a"], "port": 70000}], "forwardTo": to(70000)}]}),
+        &[
+            "spec.tcp[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
+            "spec.tcp[0].forwardTo.destinations[0].port.number: a port must be within 1 and 65535, found 0",
+            "spec.tls[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
+            "spec.tls[0].forwardTo.destinations[0].port.number: a port must be within 1 and 65535, found 70000",
+        ],
+    );
+}
+
+/// Checks whether the second of two routes with these matchers is hidden.
+#[track_caller]
+fn check_hidden(first: &Value, second: &Value, expect: bool) {
+    let route = |matchers: &Value| json!({"matchers": matchers, "forwardTo": {}});
+    let spec = json!({"hosts": ["a"], "http": [route(first), route(second)]});
+    let document = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": spec});
+    let spec = RouteTableDoc::from_value(document).unwrap().spec().unwrap();
+    let found = unreachable(&spec);
+    assert_eq!(!found.is_empty(), expect, "{first} {second}: {found:?}");
+    if let Some(found) = found.first() {
+        assert_eq!(
+            found.to_string(),
+            "spec.http[1]: no request reaches route 1, because route 0 before it matches all of them: move route 1 up, or restrict route 0"
+        );
+    }
+}
+
+#[test]
+fn a_route_is_hidden_if_an_earlier_one_matches_all_of_its_requests() {
+    let prefix = |path: &str| json!([{"uri": {"prefix": path}}]);
+    let exact = |path: &str| json!([{"uri": {"exact": path}}]);
+    let header = |value: &str| json!([{"headers": [{"name": "a", "value": value}]}]);
+    check_hidden(&json!([]), &prefix("/a"), true);
+    check_hidden(&prefix("/"), &json!([]), true);
+    check_hidden(&prefix("/a"), &prefix("/ab"), true);
+    check_hidden(&prefix("/a"), &exact("/a"), true);
+    check_hidden(&exact("/a"), &exact("/a"), true);
+    check_hidden(&prefix("/a"), &prefix("/b"), false);
+    check_hidden(&prefix("/a"), &prefix("/"), false);
+    check_hidden(&prefix("/a"), &json!([]), false);
+    check_hidden(&exact("/a"), &prefix("/a"), false);
+    check_hidden(&header("1"), &header("1"), true);
+    check_hidden(&header("1"), &header("2"), false);
+    check_hidden(&json!([{"headers": [{"name": "A"}]}]), &header("1"), true);
+    check_hidden(
+        &json!([{"headers": [{"name": "a", "invertMatch": true}]}]),
+        &header("1"),
+        false,
+    );
+    check_hidden(
+        &json!([{"method": "GET"}]),
+        &json!([{"method": "GET", "port": 80}]),
+        true,
+    );
+    check_hidden(
+        &json!([{"method": "GET"}]),
+        &json!([{"method": "PUT"}]),
+        false,
+    );
+    check_hidden(&json!([{"port": 80}]), &json!([{}]), false);
+    check_hidden(
+        &json!([{"queryParameters": [{"name": "a"}]}]),
+        &json!([{"queryParameters": [{"name": "a"}, {"name": "b"}]}]),
+        true,
+    );
+    check_hidden(
+        &json!([{"uri": {"prefix": "/A", "ignoreCase": true}}]),
+        &exact("/ab"),
+        true,
+    );
+    check_hidden(
+        &prefix("/a"),
+        &json!([{"uri": {"prefix": "/ab", "ignoreCase": true}}]),
+        false,
+    );
+    check_hidden(&json!([{"uri": {"regex": "/a.*"}}]), &prefix("/ab"), false);
+    // Each matcher of the second one must be covered.
+    check_hidden(
+        &prefix("/a"),
+        &json!([{"uri": {"exact": "/a"}}, {"uri": {"exact": "/b"}}]),
+        false,
+    );
 }

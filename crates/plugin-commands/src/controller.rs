@@ -26,7 +26,7 @@ const ABORTS_STALL: RangeInclusive<ControllerRelease> =
 /// The namespace of the controller in the released manifests.
 pub(super) const NAMESPACE: &str = "argo-rollouts";
 /// The label of Pods, and of the selectors of Services, with the version.
-const HASH_LABEL: &str = "rollouts-pod-template-hash";
+pub(super) const HASH_LABEL: &str = "rollouts-pod-template-hash";
 
 const ABORT_DELAY: &str = "abortScaleDownDelaySeconds";
 
@@ -62,7 +62,14 @@ impl FromStr for ControllerRelease {
         if parts.next().is_some() {
             return Err(error());
         }
-        Ok(Self([major, minor, patch.unwrap_or_default()]))
+        let release = Self([major, minor, patch.unwrap_or_default()]);
+        match release < Self::OLDEST {
+            true => Err(format!(
+                "controller {release} cannot load the plugin: it needs {} or later",
+                Self::OLDEST
+            )),
+            false => Ok(release),
+        }
     }
 }
 
@@ -74,6 +81,9 @@ impl fmt::Display for ControllerRelease {
 }
 
 impl ControllerRelease {
+    /// The first release that loads traffic routers from plugins.
+    const OLDEST: Self = Self([1, 5, 0]);
+
     /// The newest release that the tests compare with `simulate`.
     pub(super) const NEWEST: Self = Self([1, 10, 2]);
 
@@ -276,6 +286,10 @@ mod tests {
         ] {
             let parsed: ControllerRelease = text.parse().unwrap();
             assert_eq!(parsed.to_string(), expected);
+        }
+        for text in ["0.9", "1.4.9"] {
+            let error = text.parse::<ControllerRelease>().unwrap_err();
+            assert!(error.contains("it needs 1.5.0 or later"), "{error}");
         }
         for text in ["", "1", "latest", "1.x.2", "1.2.3.4", "1..2"] {
             let error = text.parse::<ControllerRelease>().unwrap_err();

@@ -99,14 +99,15 @@ impl Manifest {
 }
 
 /// Reads files, the YAML and JSON files of directories, and stdin (`-`). An unreadable file does not stop the others.
-pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
+/// `is_recursive` tells that directories in directories are read too.
+pub(super) fn read(paths: &[PathBuf], is_recursive: bool) -> (Vec<Manifest>, Vec<Unreadable>) {
     let (mut manifests, mut unreadable) = (Vec::new(), Vec::new());
     let mut collect = |path: &Path| match read_file(path) {
         Ok(found) => manifests.extend(found),
         Err(error) => unreadable.push(error),
     };
     for path in paths {
-        match files_in(path) {
+        match files_in(path, is_recursive) {
             None => collect(path),
             Some(files) => files.iter().for_each(|file| collect(file)),
         }
@@ -115,15 +116,21 @@ pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
 }
 
 /// Returns the manifest files of a directory, sorted; `None` if the path is not a directory.
-fn files_in(path: &Path) -> Option<Vec<PathBuf>> {
+fn files_in(path: &Path, is_recursive: bool) -> Option<Vec<PathBuf>> {
     let entries = fs::read_dir(path).ok()?;
-    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_manifest = |file: &PathBuf| {
-        let extension = file.extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("yaml" | "yml" | "json"))
-    };
-    let mut files: Vec<PathBuf> = files.filter(is_manifest).collect();
-    files.sort();
+    let mut paths: Vec<PathBuf> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        // A link may lead back to a directory above.
+        let is_directory = is_recursive && path.is_dir() && !path.is_symlink();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if is_directory {
+            files.extend(files_in(&path, true).into_iter().flatten());
+        } else if matches!(extension, Some("yaml" | "yml" | "json")) {
+            files.push(path);
+        }
+    }
     Some(files)
 }
 
@@ -370,6 +377,24 @@ spec:
         check("spec.http[0].gone.weight", (4, 5));
         check("spec.http[7]", (3, 3));
         check("spec.a b", (6, 3));
+    }
+
+    #[test]
+    fn directories_in_directories_are_read_on_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = directory.path().join("b.yaml");
+        fs::create_dir(&inner).unwrap();
+        for file in [directory.path().join("c.json"), inner.join("d.yml")] {
+            fs::write(file, "{kind: A}").unwrap();
+        }
+        fs::write(inner.join("e.txt"), "{kind: A}").unwrap();
+        let read = |is_recursive| {
+            let (manifests, unreadable) = read(&[directory.path().to_owned()], is_recursive);
+            (manifests.len(), unreadable.len())
+        };
+        assert_eq!(read(true), (2, 0));
+        // A directory cannot be read as a file.
+        assert_eq!(read(false), (1, 1));
     }
 
     #[test]

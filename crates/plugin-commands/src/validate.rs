@@ -1,22 +1,36 @@
 //! `validate`: lists every problem of Rollouts and their tables, with its position.
 
+mod advice;
+mod block;
+pub(super) mod invalid_spec;
+mod report;
+mod several;
+mod shape;
+mod table;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use gloo_router::{ASSUMED_PORT, ShiftError, from_rpc};
-use gloo_types::{Resource as _, RouteTable, RouteTableDoc, violations};
+use gloo_router::{ASSUMED_PORT, from_rpc};
+use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradiction};
 use rollouts_rpc::error_chain;
-use route_planner::{ConfigProblem, PluginConfig};
+use route_planner::{
+    ANNOTATION, HeaderMatchMode, Intent, ManagedRoute, PluginConfig, PodHashes, ServicePair,
+    WeightSplit, match_problems,
+};
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
-use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use self::report::{Problem, Report, Severity};
+use self::several::Splits;
+use self::shape::Misfit;
 use super::Answer;
-use super::controller::{ControllerRelease, abort_advice};
-use super::input::{self, Manifest, Spot, Step, Unreadable, path};
-use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
+use super::controller::ControllerRelease;
+use super::input::{Manifest, Spot, path};
+use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
 use super::update::Update;
@@ -63,32 +77,6 @@ enum ValidateFormat {
     Github,
 }
 
-/// The result of the checks.
-#[derive(Debug, Serialize)]
-struct Report {
-    rollouts: usize,
-    route_tables: usize,
-    problems: Vec<Problem>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Problem {
-    #[serde(flatten, serialize_with = "shown")]
-    spot: Spot,
-    severity: Severity,
-    message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Severity {
-    Error,
-    Warning,
-}
-
-/// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
-const ENOUGH_FOR_A_GATEWAY: u64 = 15;
-
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let report = check(args).await?;
     let is_bad = report
@@ -96,10 +84,10 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         .iter()
         .any(|problem| args.strict || problem.severity == Severity::Error);
     output::print(&match args.output {
-        ValidateFormat::Text => text(&report),
+        ValidateFormat::Text => report::text(&report),
         ValidateFormat::Json => output::json(&report)?,
         ValidateFormat::Yaml => output::yaml(&report)?,
-        ValidateFormat::Github => github(&report),
+        ValidateFormat::Github => report::github(&report),
     })?;
     Ok(if is_bad { Answer::No } else { Answer::Yes })
 }
@@ -109,44 +97,27 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     let (manifests, unreadable) = if source.files.is_empty() {
         (source.live_rollouts().await?, Vec::new())
     } else {
-        input::read(&source.files)
+        source.read()
     };
-    let mut unreadable = unreadable;
-    let store = MemoryRouteStore::default();
-    let mut problems: BTreeSet<Problem> = BTreeSet::new();
-    let mut route_tables = 0;
-    for manifest in &manifests {
-        let is_table = manifest.kind() == RouteTable::KIND;
-        route_tables += usize::from(is_table);
-        unreadable.extend(source.put(&store, manifest).err());
-        if is_table {
-            let table = source.with_namespace(&manifest.value);
-            problems.extend(table_problems(manifest, table));
-        }
-    }
-    problems.extend(unreadable.into_iter().map(Problem::from));
-    let release = source.release(args.controller_release).await;
+    let mut problems: BTreeSet<Problem> = unreadable.into_iter().map(Problem::from).collect();
+    problems.extend(several::duplicates(source, &manifests));
+    problems.extend(several::ignored(source, &manifests));
+    let world = World {
+        source,
+        manifests: &manifests,
+        release: source.release(args.controller_release).await,
+        unread: unread_tables(source, &manifests, &mut problems),
+    };
+    let mut splits = Vec::new();
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
-        match source.subject(&manifest.value) {
-            Ok(subject) => {
-                let store = Arc::new(MemoryRouteStore::default());
-                for manifest in &manifests {
-                    // What cannot be read is already reported.
-                    let _ = source.put(&store, manifest);
-                }
-                problems.extend(scaling_problems(manifest, &subject, release));
-                problems.extend(ping_pong_problem(source, manifest, &subject).await);
-                let release = release.unwrap_or(ControllerRelease::NEWEST);
-                let found = rollout_problems(source, manifest, &subject, &store, release);
-                problems.extend(found.await?);
-            }
-            Err(error) => {
-                problems.insert(manifest.unreadable(&error.path, &error).into());
-            }
-        }
+        let mut checked = Checked::new(&world, manifest);
+        checked.check().await?;
+        splits.extend(checked.splits);
+        problems.extend(checked.problems);
     }
+    problems.extend(several::same_stable(&splits));
     if rollouts == 0 && problems.is_empty() {
         let names = source.policy().plugin_names.join(" or ");
         let message = format!("no Rollout has {names} under trafficRouting.plugins");
@@ -156,342 +127,425 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         };
         problems.insert(Problem::warning(spot, message));
     }
+    let tables = manifests.iter().filter(|it| it.kind() == RouteTable::KIND);
     Ok(Report {
         rollouts,
-        route_tables,
+        route_tables: tables.count(),
         problems: problems.into_iter().collect(),
     })
 }
 
-/// Returns the problems that make a table invalid to Gloo, as far as it can be read.
-fn table_problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
-    let version = object.get("apiVersion").cloned();
-    let Ok(table) = RouteTableDoc::from_value(object) else {
-        return Vec::new();
-    };
-    let error = |at: &str, what: &dyn fmt::Display| {
-        let message = format!("RouteTable {}: {what}", table.key());
-        Problem::error(manifest.spot(&path(at)), message)
-    };
-    let expected = format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION);
-    let mut problems = Vec::new();
-    if version.as_ref().and_then(Value::as_str) != Some(&expected) {
-        let message = format!("apiVersion must be {expected}");
-        problems.push(error("apiVersion", &message));
-    }
-    let violations = table.spec().map(|spec| violations(&spec));
-    let violations = violations.into_iter().flatten();
-    problems.extend(violations.map(|violation| error(&violation.path, &violation)));
-    problems
-}
-
-/// Returns the problems of a Rollout's plugin block or, if there are none, those of a simulated update.
-async fn rollout_problems(
+/// Checks every object apart from the Rollouts. Returns the tables that cannot be read.
+fn unread_tables(
     source: &Source,
-    manifest: &Manifest,
-    subject: &Subject,
-    store: &Arc<MemoryRouteStore>,
-    release: ControllerRelease,
-) -> anyhow::Result<Vec<Problem>> {
-    let label = format!("Rollout {}", subject.key);
-    let spot = manifest.spot(&block_path(source, &subject.api));
-    let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
-    let mut problems = block_problems(source, manifest, subject);
-    let refused = subject.refusals().into_iter();
-    problems
-        .extend(refused.map(|(at, message)| Problem::error(manifest.spot(&path(&at)), message)));
-    if let Err(error) = &config
-        && (problems.is_empty() || is_of_several_blocks(error))
-    {
-        problems.push(Problem::error(spot.clone(), error_chain(error)));
-    }
-    let Some(config) = config.ok().filter(|_| problems.is_empty()) else {
-        return Ok(problems);
-    };
-    if source.is_live() {
-        source.copy_tables(subject, store).await?;
-    } else if let Err(StoreError::NotFound { what }) = store
-        .select(config.route_tables(), Freshness::Live)
-        .await
-        .complete()
-    {
-        let message = format!("{label}: the files do not have {what}: its routes are not checked");
-        return Ok(vec![Problem::warning(spot, message)]);
-    }
-    let unmatched = unmatched_entries(&config, store).await;
-    let unmatched = unmatched.map(|text| {
-        let (spot, message) = (spot.clone(), format!("{label}: {text}"));
-        // Files may lack tables that the cluster has.
-        match config.route_tables().by_label() && !source.is_live() {
-            true => Problem::warning(spot, format!("{message}, unless another table has it")),
-            false => Problem::error(spot, message),
+    manifests: &[Manifest],
+    problems: &mut BTreeSet<Problem>,
+) -> BTreeSet<ObjectKey> {
+    let store = MemoryRouteStore::default();
+    let mut unread = BTreeSet::new();
+    for manifest in manifests {
+        let stored = source.put(&store, manifest);
+        if manifest.kind() != RouteTable::KIND {
+            problems.extend(stored.err().map(Problem::from));
+            continue;
         }
-    });
-    store.put_rollout(subject.api.clone())?;
-    let trial = Trial::new(store, source.policy(), subject);
-    let report = run_update(&trial, store, &Update::new(subject, release).passes(None)).await?;
-
-    let steps = path("spec.strategy.canary.steps");
-    let mut problems: Vec<Problem> = unmatched.into_iter().collect();
-    for pass in &report.passes {
-        let spot = match pass.step {
-            Some(index) => {
-                let mut step = steps.clone();
-                step.push(Step::Index(index));
-                manifest.spot(&step)
-            }
-            None => spot.clone(),
-        };
-        // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
-        let is_problem = |warning: &&String| !warning.ends_with(ASSUMED_PORT);
-        for warning in pass.warnings.iter().filter(is_problem) {
-            problems.push(Problem::warning(
-                spot.clone(),
-                format!("{label}: {warning}"),
-            ));
+        if stored.is_err() {
+            unread.extend(source.key_of(manifest));
         }
-        problems.extend(
-            pass.refused
-                .iter()
-                .map(|reason| Problem::error(spot.clone(), reason.clone())),
-        );
+        let object = source.with_namespace(&manifest.value);
+        let mistyped = shape::of_route_table(&object);
+        let is_said = mistyped.iter().any(|it| matches!(it, Misfit::Wrong(..)));
+        problems.extend(stored.err().filter(|_| !is_said).map(Problem::from));
+        problems.extend(table::problems(manifest, object));
     }
-    if let End::Changed(objects) = &report.end {
-        let objects = objects.join(", ");
-        let message = format!("{label}: an update does not restore these objects: {objects}");
-        problems.push(Problem::error(spot, message));
-    }
-    let mut said = BTreeSet::new();
-    problems.retain(|problem| said.insert(problem.message.clone()));
-    Ok(problems)
+    unread
 }
 
-/// Returns warnings about Pods that would end before the gateway stops sending requests to them, which no router can prevent.
-fn scaling_problems(
-    manifest: &Manifest,
-    subject: &Subject,
+/// What the Rollouts are checked with.
+struct World<'a> {
+    source: &'a Source,
+    manifests: &'a [Manifest],
     release: Option<ControllerRelease>,
-) -> Vec<Problem> {
-    let canary = subject.api.pointer("/spec/strategy/canary");
-    let of_canary = |key: &str| canary.and_then(|canary| canary.get(key));
-    let mut problems = Vec::new();
-    let mut warn = |key: &str, message: &str| {
-        let spot = manifest.spot(&path(&format!("spec.strategy.canary.{key}")));
-        let message = format!("Rollout {}: {key}: {message}", subject.key);
-        problems.push(Problem::warning(spot, message));
-    };
-    let is_dynamic = of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true);
-    if is_dynamic {
-        let containers = subject.api.pointer("/spec/template/spec/containers");
-        let has_hook = |container: &Value| container.pointer("/lifecycle/preStop").is_some();
-        // The template of a workloadRef is not available here.
-        if let Some(containers) = containers.and_then(Value::as_array)
-            && !containers.iter().any(has_hook)
-        {
-            warn(
-                "dynamicStableScale",
-                "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway stops sending requests to them",
-            );
-        }
-        if let Some(advice) = abort_advice(release, &subject.api) {
-            warn("dynamicStableScale", &advice);
-        }
-    }
-    let delay = of_canary("scaleDownDelaySeconds").and_then(Value::as_u64);
-    if delay.is_some_and(|delay| !is_dynamic && delay < ENOUGH_FOR_A_GATEWAY) {
-        let message = format!(
-            "raise it to at least {ENOUGH_FOR_A_GATEWAY}, so that old Pods serve until the gateway has stopped sending requests to them"
-        );
-        warn("scaleDownDelaySeconds", &message);
-    }
-    problems
+    unread: BTreeSet<ObjectKey>,
 }
 
-/// Returns a warning about ping-pong that is new for a Rollout which exists in the cluster. Files alone do not tell.
-async fn ping_pong_problem(
-    source: &Source,
-    manifest: &Manifest,
-    subject: &Subject,
-) -> Option<Problem> {
-    let pong = source.unprepared_pong(subject).await?;
-    let spot = manifest.spot(&path("spec.strategy.canary.pingPong"));
-    let message = format!("Rollout {}: {pong}", subject.key);
-    Some(Problem::warning(spot, message))
+/// A Rollout, and what is wrong with it.
+struct Checked<'a> {
+    world: &'a World<'a>,
+    manifest: &'a Manifest,
+    /// The Rollout as its owner wrote it.
+    api: Value,
+    label: String,
+    problems: Vec<Problem>,
+    /// The steps at fault. A simulation leaves them out.
+    bad_steps: BTreeSet<usize>,
+    /// Whether the strategy has a fault that is not in a step.
+    is_refused: bool,
+    splits: Option<Splits>,
 }
 
-/// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed and the rest is parsed
-/// again.
-fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
-    let at = block_path(source, &subject.api);
-    let Some(mut block) = lookup(&subject.api, &at).cloned() else {
-        return Vec::new();
-    };
-    let namespaces = source.policy().destination_namespaces;
-    let mut problems = Vec::new();
-    let mut removed = Vec::new();
-    while let Err(error) =
-        PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
-    {
-        let inside = path(error.problem.path().unwrap_or_default());
-        // A value may be missing only because a wrong one was removed.
-        let follows = match error.problem {
-            ConfigProblem::NoSelector => !problems.is_empty(),
-            ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
-            _ => false,
-        };
-        if !follows {
-            let whole: Vec<Step> = at.iter().chain(&inside).cloned().collect();
-            problems.push(Problem::error(manifest.spot(&whole), error.to_string()));
+impl<'a> Checked<'a> {
+    fn new(world: &'a World<'a>, manifest: &'a Manifest) -> Self {
+        let key = world.source.key_of(manifest);
+        Self {
+            world,
+            manifest,
+            label: key.map_or_else(|| "Rollout".to_owned(), |key| format!("Rollout {key}")),
+            api: world.source.with_namespace(&manifest.value),
+            problems: Vec::new(),
+            bad_steps: BTreeSet::new(),
+            is_refused: false,
+            splits: None,
         }
-        let goes_on = match (&error.problem, block.as_object_mut()) {
-            (ConfigProblem::NoSelector, Some(block)) => {
-                block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
-                true
+    }
+
+    async fn check(&mut self) -> anyhow::Result<()> {
+        if self.world.source.key_of(self.manifest).is_none() {
+            let spot = self.manifest.spot(&path("metadata"));
+            let message = "Rollout without metadata.name: name it".to_owned();
+            self.problems.push(Problem::error(spot, message));
+            return Ok(());
+        }
+        self.spec();
+        let mut subject = match Subject::new(without_steps(&self.api, &self.bad_steps)) {
+            Ok(subject) => subject,
+            Err(error) => {
+                // A value of another type is reported already, unless it is in metadata or in the status.
+                if self.problems.is_empty() {
+                    let unreadable = self.manifest.unreadable(&error.path, &error);
+                    self.problems.push(unreadable.into());
+                }
+                return Ok(());
             }
-            _ => remove(&mut block, &inside),
         };
-        if !goes_on {
-            break;
+        let World {
+            source,
+            manifests,
+            release,
+            ..
+        } = self.world;
+        let manifest = self.manifest;
+        self.problems
+            .extend(several::services(source, manifests, &subject));
+        self.problems
+            .extend(advice::scaling_problems(manifest, &subject, *release));
+        let pong = advice::ping_pong_problem(source, manifest, &subject);
+        self.problems.extend(pong.await);
+        self.problems
+            .extend(advice::block_problems(source, manifest, &subject));
+        self.problems
+            .extend(advice::step_problems(manifest, &subject));
+        let config = self.config(&mut subject);
+        self.matches(&subject, config.as_ref());
+        match config {
+            Some(config) => self.routes(&subject, &config).await,
+            None => Ok(()),
         }
-        removed = inside;
     }
-    problems
+
+    /// Finds what the API server and the controller refuse.
+    fn spec(&mut self) {
+        const VERSION: &str = "argoproj.io/v1alpha1";
+        if self.api.get("apiVersion").and_then(Value::as_str) != Some(VERSION) {
+            self.error("apiVersion", &format!("apiVersion must be {VERSION}"));
+        }
+        for misfit in shape::of_rollout(&self.api) {
+            match misfit {
+                Misfit::Wrong(at, text) => self.refuse(&at, &text),
+                Misfit::Unknown(at, text) => {
+                    let message = format!("{}: the API server drops {text}", self.label);
+                    let spot = self.manifest.spot(&path(&at));
+                    self.problems.push(Problem::warning(spot, message));
+                }
+            }
+        }
+        let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
+        for refusal in invalid_spec::of_strategy(&self.api, release) {
+            self.refuse(&refusal.path, &refusal.text);
+        }
+        // The Pods do not matter to the plugin.
+        for refusal in invalid_spec::of_pods(&self.api) {
+            self.error(&refusal.path, &refusal.text);
+        }
+    }
+
+    fn error(&mut self, at: &str, text: &str) {
+        let spot = self.manifest.spot(&path(at));
+        let message = format!("{}: {text}", self.label);
+        self.problems.push(Problem::error(spot, message));
+    }
+
+    /// Reports an error at a path, which may be that of a step.
+    fn refuse(&mut self, at: &str, text: &str) {
+        self.error(at, text);
+        match step_of(at) {
+            Some(index) => drop(self.bad_steps.insert(index)),
+            None => self.is_refused |= at.starts_with("spec.strategy"),
+        }
+    }
+
+    /// Reads the plugin block, and removes from it what is wrong.
+    fn config(&mut self, subject: &mut Subject) -> Option<PluginConfig> {
+        let source = self.world.source;
+        let problems = block::problems(source, self.manifest, subject);
+        let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
+        if let Err(error) = &config
+            && (problems.is_empty() || block::is_of_several_blocks(error))
+        {
+            let spot = self.block_spot(subject);
+            self.problems.push(Problem::error(spot, error_chain(error)));
+        }
+        self.problems.extend(problems);
+        config.ok()
+    }
+
+    fn block_spot(&self, subject: &Subject) -> Spot {
+        let at = block::path_of(self.world.source, &subject.api);
+        self.manifest.spot(&at)
+    }
+
+    /// Checks every match of the steps, of which a call would only report the first.
+    fn matches(&mut self, subject: &Subject, config: Option<&PluginConfig>) {
+        let is_all = config.is_some_and(|it| it.header_match() == HeaderMatchMode::All);
+        for (index, step) in subject.rollout.steps().iter().enumerate() {
+            for route in from_rpc::managed_routes_of(step) {
+                let (key, name) = match &route {
+                    ManagedRoute::Header(route) => ("setHeaderRoute", &route.name),
+                    ManagedRoute::Mirror(route) => ("setMirrorRoute", &route.name),
+                };
+                let at = format!("spec.strategy.canary.steps[{index}].{key}");
+                for (entry, refusal) in match_problems(&route) {
+                    self.refuse(&format!("{at}.match[{entry}]"), &refusal.to_string());
+                }
+                let ManagedRoute::Header(route) = &route else {
+                    continue;
+                };
+                let headers: Vec<_> = route.matches.iter().filter_map(exact_header).collect();
+                if let Some(header) = contradiction(&headers).filter(|_| is_all) {
+                    let text = format!(
+                        "managed route {name}: no request matches, because header {header} cannot have both values: set headerMatch: any"
+                    );
+                    self.refuse(&at, &text);
+                }
+            }
+        }
+    }
+
+    /// Checks the routes: which ones are selected, and what an update does with them.
+    async fn routes(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
+        let source = self.world.source;
+        let spot = self.block_spot(subject);
+        let store = self.store(subject, config).await?;
+        let selection = store.select(config.route_tables(), Freshness::Live).await;
+        let tables = match selection.complete() {
+            Ok(tables) => tables,
+            Err(StoreError::NotFound { what }) if !source.is_live() => {
+                let is_unread = |key: &ObjectKey| config.route_tables().names.contains(&key.name);
+                if !self.world.unread.iter().any(is_unread) {
+                    let elsewhere = self.elsewhere(config).unwrap_or_default();
+                    let message = format!(
+                        "{}: the files do not have {what}: its routes are not checked{elsewhere}",
+                        self.label
+                    );
+                    self.problems.push(Problem::warning(spot, message));
+                }
+                return Ok(());
+            }
+            Err(_) => Vec::new(),
+        };
+        self.entries(subject, config, &store, &tables).await;
+        if self.is_refused {
+            return Ok(());
+        }
+        self.update(subject, config).await
+    }
+
+    /// Returns a remedy if the files have a selected table in another namespace.
+    fn elsewhere(&self, config: &PluginConfig) -> Option<String> {
+        let names = &config.route_tables().names;
+        let tables = self.world.manifests.iter();
+        let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
+        let mut keys = tables.filter_map(|it| self.world.source.key_of(it));
+        let key = keys.find(|key| names.contains(&key.name))?;
+        Some(format!(
+            "; RouteTable {key} needs routeTableSelector.namespace: {}",
+            key.namespace
+        ))
+    }
+
+    /// Finds entries of the block that select nothing, or nothing that leads to the Rollout.
+    async fn entries(
+        &mut self,
+        subject: &Subject,
+        config: &PluginConfig,
+        store: &MemoryRouteStore,
+        tables: &[RouteTableDoc],
+    ) {
+        let spot = self.block_spot(subject);
+        let label = self.label.clone();
+        // Files may lack tables that the cluster has.
+        let may_lack = config.route_tables().by_label() && !self.world.source.is_live();
+        if let Some(text) = unmatched_entries(config, store).await {
+            let message = format!("{label}: {text}");
+            self.problems.push(match may_lack {
+                true => Problem::warning(
+                    spot.clone(),
+                    format!("{message}, unless another table has it"),
+                ),
+                false => Problem::error(spot.clone(), message),
+            });
+        }
+        let Some(intent) = half(subject) else {
+            return;
+        };
+        let idle = config.routes().idle(config, &intent, tables);
+        if !idle.is_empty() {
+            let idle = idle.join("; ");
+            let message = format!(
+                "{label}: no route that {idle} selects leads to the stable destination: correct or remove the entry"
+            );
+            self.problems.push(Problem::warning(spot.clone(), message));
+        }
+        self.splits = Some(Splits::new(subject, spot, config, &intent, tables));
+    }
+
+    /// Simulates an update. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
+    async fn update(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
+        let Ok(mut subject) = Subject::new(without_steps(&subject.api, &self.bad_steps)) else {
+            return Ok(());
+        };
+        for _ in 0..=subject.rollout.steps().len() {
+            let refused = self.simulate(&subject, config).await?;
+            let Some(index) = refused.filter(|index| self.bad_steps.insert(*index)) else {
+                break;
+            };
+            let left = without_steps(&subject.api, &[index].into());
+            match Subject::new(left) {
+                Ok(left) => subject = left,
+                Err(_) => break,
+            }
+        }
+        let mut said = BTreeSet::new();
+        self.problems
+            .retain(|problem| said.insert((problem.spot.file.clone(), problem.message.clone())));
+        Ok(())
+    }
+
+    /// Simulates an update, and returns the step that is refused.
+    async fn simulate(
+        &mut self,
+        subject: &Subject,
+        config: &PluginConfig,
+    ) -> anyhow::Result<Option<usize>> {
+        let label = self.label.clone();
+        let store = self.store(subject, config).await?;
+        store.put_rollout(subject.api.clone())?;
+        let trial = Trial::new(&store, self.world.source.policy(), subject);
+        let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
+        let passes = Update::new(subject, release).passes(None);
+        let report = run_update(&trial, &store, &passes).await?;
+        let mut refused = None;
+        for pass in &report.passes {
+            let spot = match pass.step {
+                Some(index) => {
+                    let at = format!("spec.strategy.canary.steps[{index}]");
+                    self.manifest.spot(&path(&at))
+                }
+                None => self.block_spot(subject),
+            };
+            // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
+            let warnings = pass.warnings.iter();
+            for warning in warnings.filter(|warning| !warning.ends_with(ASSUMED_PORT)) {
+                let message = format!("{label}: {warning}");
+                self.problems.push(Problem::warning(spot.clone(), message));
+            }
+            if let Some(reason) = &pass.refused {
+                self.problems.push(Problem::error(spot, reason.clone()));
+                refused = pass.step;
+            }
+        }
+        if let End::Changed(objects) = &report.end {
+            let objects = objects.join(", ");
+            let message = format!("{label}: an update does not restore these objects: {objects}");
+            let spot = self.block_spot(subject);
+            self.problems.push(Problem::error(spot, message));
+        }
+        Ok(refused)
+    }
+
+    /// Returns a store with the objects that the Rollout needs: of the tables, those that it selects, and those with a record.
+    async fn store(
+        &self,
+        subject: &Subject,
+        config: &PluginConfig,
+    ) -> anyhow::Result<Arc<MemoryRouteStore>> {
+        let source = self.world.source;
+        let is_needed = |manifest: &&Manifest| {
+            let labels = manifest.value.pointer("/metadata/labels").cloned();
+            let labels = labels.and_then(|it| serde_json::from_value(it).ok());
+            let record = manifest.value.pointer("/metadata/annotations");
+            manifest.kind() != RouteTable::KIND
+                || record.is_some_and(|it| it.get(ANNOTATION).is_some())
+                || source.key_of(manifest).is_some_and(|key| {
+                    config
+                        .route_tables()
+                        .matches(&key, &labels.unwrap_or_default())
+                })
+        };
+        let store = Arc::new(MemoryRouteStore::default());
+        for manifest in self.world.manifests.iter().filter(is_needed) {
+            // What cannot be read is already reported.
+            let _ = source.put(&store, manifest);
+        }
+        if source.is_live() {
+            source.copy_tables(subject, &store).await?;
+        }
+        Ok(store)
+    }
 }
 
-/// Returns the path of the plugin block that is read.
-fn block_path(source: &Source, api: &Value) -> Vec<Step> {
-    let mut at = path("spec.strategy.canary.trafficRouting.plugins");
-    let plugins = lookup(api, &at);
-    let names = source.policy().plugin_names.into_iter();
-    let name = names
-        .into_iter()
-        .find(|name| plugins.is_some_and(|plugins| plugins.get(name).is_some()));
-    at.extend(name.map(Step::Key));
-    at
+/// Returns the step of a path, such as `spec.strategy.canary.steps[2].pause`.
+fn step_of(at: &str) -> Option<usize> {
+    let rest = at.strip_prefix("spec.strategy.canary.steps[")?;
+    rest.split(']').next()?.parse().ok()
 }
 
-/// Whether a Rollout has several blocks of the plugin, of which only the first is checked.
-fn is_of_several_blocks(error: &ShiftError) -> bool {
-    matches!(error, ShiftError::Config(error) if matches!(error.problem, ConfigProblem::SeveralPlugins(..)))
+/// Returns a Rollout with a pause instead of each of these steps.
+fn without_steps(api: &Value, bad: &BTreeSet<usize>) -> Value {
+    let mut api = api.clone();
+    let steps = api.pointer_mut("/spec/strategy/canary/steps");
+    let steps = steps.and_then(Value::as_array_mut).into_iter().flatten();
+    for (_, step) in steps.enumerate().filter(|(index, _)| bad.contains(index)) {
+        *step = json!({"pause": {}});
+    }
+    api
 }
 
-fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
-    path.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get(key),
-        Step::Index(index) => value.get(index),
+/// Returns the request for half of the traffic, which changes every route that leads to the Rollout.
+fn half(subject: &Subject) -> Option<Intent> {
+    let services = subject.rollout.services()?;
+    let pair = ServicePair {
+        ping_pong: subject.rollout.is_ping_pong(),
+        ..ServicePair::new(services.stable, services.canary)
+    };
+    let (stable, canary) = ("stable".to_owned(), "canary".to_owned());
+    Some(Intent {
+        services: pair,
+        hashes: Some(PodHashes {
+            stable,
+            canary,
+            others: false,
+        }),
+        ..Intent::set_weight(subject.key.clone(), "", "", WeightSplit::percent(50))
     })
 }
 
-/// Removes the value at `path`. Returns whether it existed.
-fn remove(value: &mut Value, path: &[Step]) -> bool {
-    let Some((last, above)) = path.split_last() else {
-        return false;
-    };
-    let parent = above.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get_mut(key),
-        Step::Index(index) => value.get_mut(index),
-    });
-    match (parent, last) {
-        (Some(Value::Object(fields)), Step::Key(key)) => fields.shift_remove(key).is_some(),
-        (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
-            items.remove(*index);
-            true
-        }
-        _ => false,
-    }
-}
-
-impl From<Unreadable> for Problem {
-    fn from(Unreadable { spot, reason }: Unreadable) -> Self {
-        Self::error(spot, reason)
-    }
-}
-
-impl Problem {
-    fn error(spot: Spot, message: String) -> Self {
-        Self {
-            spot,
-            severity: Severity::Error,
-            message,
-        }
-    }
-
-    fn warning(spot: Spot, message: String) -> Self {
-        Self {
-            severity: Severity::Warning,
-            ..Self::error(spot, message)
-        }
-    }
-}
-
-/// Serialises a position as three fields.
-fn shown<S: Serializer>(spot: &Spot, serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Shown<'s> {
-        file: &'s str,
-        line: Option<u64>,
-        column: Option<u64>,
-    }
-    let Spot { file, place } = spot;
-    Shown {
-        file,
-        line: place.map(|place| place.line),
-        column: place.map(|place| place.column),
-    }
-    .serialize(serializer)
-}
-
-fn text(report: &Report) -> String {
-    let mut text = String::new();
-    for problem in &report.problems {
-        let severity = match problem.severity {
-            Severity::Error => styled(RED, "error"),
-            Severity::Warning => styled(YELLOW, "warning"),
-        };
-        let spot = styled(BOLD, &problem.spot.to_string());
-        text += &format!("{spot}: {severity}: {}\n", problem.message);
-    }
-    let count = |severity| {
-        let problems = report.problems.iter();
-        problems.filter(|it| it.severity == severity).count()
-    };
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    let checked = format!(
-        "Rollouts: {}, RouteTables: {}, errors: {errors}, warnings: {warnings}",
-        report.rollouts, report.route_tables
-    );
-    let style = if errors == 0 { GREEN } else { RED };
-    text + &styled(style, &checked) + "\n"
-}
-
-/// Formats problems as workflow commands of GitHub Actions.
-fn github(report: &Report) -> String {
-    let mut text = String::new();
-    for Problem {
-        spot,
-        severity,
-        message,
-    } in &report.problems
-    {
-        let kind = match severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        text += &format!("::{kind} file={}", property(&spot.file));
-        if let Some(place) = spot.place {
-            text += &format!(",line={},col={}", place.line, place.column);
-        }
-        text += &format!("::{}\n", escaped(message));
-    }
-    text
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('%', "%25")
-        .replace('\r', "%0D")
-        .replace('\n', "%0A")
-}
-
-fn property(text: &str) -> String {
-    escaped(text).replace(':', "%3A").replace(',', "%2C")
+/// The condition of a step on a header, if it is on the whole value.
+fn exact_header(header: &route_planner::HeaderMatch) -> Option<gloo_types::HeaderMatcher> {
+    let exact = &header.value.exact;
+    (!exact.is_empty()).then(|| gloo_types::HeaderMatcher {
+        name: header.name.clone(),
+        value: Some(exact.clone()),
+        ..gloo_types::HeaderMatcher::default()
+    })
 }

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::controller::{self, ControllerRelease, Pong};
 use super::input::{self, Manifest, Unreadable};
+use super::validate::invalid_spec::{self, Refusal};
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.
@@ -27,6 +28,10 @@ pub(super) struct Source {
     /// File or directory with the Rollout and its RouteTables, or - for stdin; repeatable. Default: the cluster.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
+
+    /// With -f: read directories in directories too.
+    #[arg(short = 'R', long, requires = "files")]
+    recursive: bool,
 
     /// With -f: read RouteTables, MirrorPolicies and the stable Service that the files lack from the cluster.
     #[arg(long, requires = "files")]
@@ -118,52 +123,6 @@ impl Subject {
         }
     }
 
-    /// Returns what the controller itself refuses in steps and settings, each with its path (upstream
-    /// `pkg/apis/rollouts/validation/validation.go`). The Rollout is then InvalidSpec, and no router is called.
-    pub(super) fn refusals(&self) -> Vec<(String, String)> {
-        let rollout = &self.rollout;
-        let max = rollout.max_traffic_weight();
-        let listed = rollout.traffic_routing().into_iter();
-        let listed = listed.flat_map(|routing| &routing.managed_routes);
-        let listed: Vec<&String> = listed.map(|route| &route.name).collect();
-        let mut refusals = Vec::new();
-        let mut refuse = |at: String, message: String| {
-            let message = format!("Rollout {}: {message}", self.key);
-            refusals.push((format!("spec.strategy.canary.{at}"), message));
-        };
-        if let Some(canary) = rollout.canary()
-            && canary.dynamic_stable_scale
-            && self
-                .api
-                .pointer("/spec/strategy/canary/scaleDownDelaySeconds")
-                .is_some_and(|it| !it.is_null())
-        {
-            let message =
-                "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
-            refuse("scaleDownDelaySeconds".to_owned(), message.to_owned());
-        }
-        for (index, step) in rollout.steps().iter().enumerate() {
-            let at = |key: &str| format!("steps[{index}].{key}");
-            if let Some(weight) = step.set_weight
-                && !(0..=max).contains(&weight)
-            {
-                let message = format!("setWeight {weight} must be within 0 and {max}");
-                refuse(at("setWeight"), message);
-            }
-            let header = step.set_header_route.as_ref();
-            let header = header.map(|it| ("setHeaderRoute", &it.name));
-            let mirror = step.set_mirror_route.as_ref();
-            let mirror = mirror.map(|it| ("setMirrorRoute", &it.name));
-            for (key, name) in header.into_iter().chain(mirror) {
-                if !listed.contains(&name) {
-                    let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
-                    refuse(at(key), message);
-                }
-            }
-        }
-        refusals
-    }
-
     /// Returns the stable Service; `None` if no step is an experiment.
     fn stable_of_experiments(&self) -> Option<ObjectKey> {
         let steps = self
@@ -206,12 +165,24 @@ impl Source {
         self.live_objects.clusters()
     }
 
+    /// Reads the files.
+    pub(super) fn read(&self) -> (Vec<Manifest>, Vec<Unreadable>) {
+        input::read(&self.files, self.recursive)
+    }
+
     /// Parses `name` or `namespace/name`.
     pub(super) fn key(&self, name: &str) -> ObjectKey {
         match name.split_once('/') {
             Some((namespace, name)) => ObjectKey::new(namespace, name),
             None => ObjectKey::new(&self.namespace, name),
         }
+    }
+
+    /// Returns namespace and name of an object; `None` if it has no name.
+    pub(super) fn key_of(&self, manifest: &Manifest) -> Option<ObjectKey> {
+        let text = |pointer| manifest.value.pointer(pointer).and_then(Value::as_str);
+        let namespace = text("/metadata/namespace").unwrap_or(&self.namespace);
+        Some(ObjectKey::new(namespace, text("/metadata/name")?))
     }
 
     /// Whether tables are read from the cluster.
@@ -232,7 +203,7 @@ impl Source {
             let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
             self.subject(live.raw())?
         } else {
-            let (manifests, unreadable) = input::read(&self.files);
+            let (manifests, unreadable) = self.read();
             if let Some(error) = unreadable.into_iter().next() {
                 return Err(error.into());
             }
@@ -246,8 +217,12 @@ impl Source {
             });
             self.pick(name, subjects.collect::<Result<_, _>>()?)?
         };
-        if let Some((_, refusal)) = subject.refusals().into_iter().next() {
-            bail!("the controller refuses the Rollout and calls no plugin: {refusal}");
+        let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
+        if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
+            bail!(
+                "the controller refuses the Rollout and calls no plugin: Rollout {}: {text}",
+                subject.key
+            );
         }
         store.put_rollout(subject.api.clone())?;
         if self.is_live() {

@@ -137,12 +137,12 @@ pub enum Refusal {
     #[error("maxTrafficWeight is {0}: it must be at least 1")]
     MaxWeight(i32),
     /// No selected route leads to the stable Service.
-    #[error(
-        "no selected route leads to {stable}: check stableService, routeTableSelector and routeSelector; found {found}"
-    )]
+    #[error("no selected route leads to {stable}: check stableService, {selectors}; found {found}")]
     NoStableRoute {
         /// Kind, namespace and name of the stable destination.
         stable: String,
+        /// The keys of the plugin block that select routes.
+        selectors: &'static str,
         /// Where the routes of the table lead.
         found: String,
     },

@@ -72,6 +72,7 @@ pub use intent::{
     IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PodHashes,
     RequestMatch, ServicePair, TextMatch, WeightSplit,
 };
+pub use matcher::match_problems;
 pub use mirror_policy::{PolicyChange, belongs_to, is_for_table};
 pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, mark, marked};

@@ -66,6 +66,7 @@ pub(crate) fn set_one(
         return Err(match raw_routes(state.table, Protocol::Http) {
             [] => Refusal::NoHttpRoutes,
             _ => Refusal::NoStableRoute {
+                selectors: "routeTableSelector and routeSelector",
                 stable: state.roles.stable.label(),
                 found: state.found(),
             },

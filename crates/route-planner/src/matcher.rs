@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::HeaderMatchMode;
 use crate::error::Refusal;
-use crate::intent::{HeaderRoute, MirrorRoute, TextMatch};
+use crate::intent::{HeaderMatch, HeaderRoute, ManagedRoute, MirrorRoute, RequestMatch, TextMatch};
 use crate::re2;
 
 /// A condition on requests. All fields that are set must match.
@@ -34,6 +34,37 @@ enum Text {
 const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix, without ignoreCase";
 const REWRITTEN: &str = "a path matched by regex cannot be rewritten with pathRewrite: match the path by exact or prefix";
 const DELEGATED: &str = "other tables delegate to this one, and a managed route with another path than the route's could take precedence over other routes or contradict the paths of those tables: match by headers, or by paths and methods that each matcher of the route has";
+
+/// Checks each entry of a managed route's match. Returns what is wrong, with the position of the entry.
+#[must_use]
+pub fn match_problems(route: &ManagedRoute) -> Vec<(usize, Refusal)> {
+    let one = |route: ManagedRoute| match route {
+        ManagedRoute::Header(route) => header_conditions(&route, HeaderMatchMode::Any).err(),
+        ManagedRoute::Mirror(route) => mirror_conditions(&route).err(),
+    };
+    let entries: Vec<ManagedRoute> = match route {
+        ManagedRoute::Header(HeaderRoute { name, matches }) => {
+            let entry = |entry: &HeaderMatch| HeaderRoute {
+                name: name.clone(),
+                matches: vec![entry.clone()],
+            };
+            let entries = matches.iter().map(entry);
+            entries.map(ManagedRoute::Header).collect()
+        }
+        ManagedRoute::Mirror(route) => {
+            let entry = |entry: &RequestMatch| MirrorRoute {
+                matches: vec![entry.clone()],
+                ..route.clone()
+            };
+            let entries = route.matches.iter().map(entry);
+            entries.map(ManagedRoute::Mirror).collect()
+        }
+    };
+    let problems = entries.into_iter().enumerate();
+    problems
+        .filter_map(|(index, entry)| Some((index, one(entry)?)))
+        .collect()
+}
 
 /// The conditions of a header route. A request must meet one of them.
 ///
@@ -294,6 +325,10 @@ fn header_matcher(managed: &str, name: &str, value: &TextMatch) -> Result<Value,
     let part = format!("header {name}");
     if name.is_empty() {
         return Err(refused(managed, &part, "it has no name"));
+    }
+    if !gloo_types::is_header_name(name) {
+        let problem = "its name has a character that no header name has";
+        return Err(refused(managed, &part, problem));
     }
     Ok(match checked(managed, &part, value)? {
         Text::Exact(value) => json!({"name": name, "value": value}),

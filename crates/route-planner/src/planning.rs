@@ -111,6 +111,7 @@ fn set_weight(
     if !routes_to_rollout && !cleans_up {
         let left = assembly.plan.left.first().cloned();
         let refusal = left.unwrap_or_else(|| Refusal::NoStableRoute {
+            selectors: selectors(state.table),
             stable: state.roles.stable.label(),
             found: state.found(),
         });
@@ -220,5 +221,19 @@ impl<'a> Assembly<'a> {
         let mut routes = raw_routes(self.table, Protocol::Http).iter();
         let is_others = |route: &Value| Ownership::of(route).is_some_and(|at| at.owner != owner);
         routes.any(is_others)
+    }
+}
+
+/// The keys of the plugin block that select the routes of such a table, for messages.
+fn selectors(table: &RouteTableDoc) -> &'static str {
+    let has = |protocol| !raw_routes(table, protocol).is_empty();
+    match (has(Protocol::Http), has(Protocol::Tcp), has(Protocol::Tls)) {
+        (_, false, false) => "routeTableSelector and routeSelector",
+        (true, true, false) => "routeTableSelector, routeSelector and tcpRoutes",
+        (true, false, true) => "routeTableSelector, routeSelector and tlsRoutes",
+        (true, true, true) => "routeTableSelector, routeSelector, tcpRoutes and tlsRoutes",
+        (false, true, false) => "routeTableSelector and tcpRoutes",
+        (false, false, true) => "routeTableSelector and tlsRoutes",
+        (false, true, true) => "routeTableSelector, tcpRoutes and tlsRoutes",
     }
 }

@@ -6,10 +6,11 @@ use gloo_types::{HttpRoute, ObjectSelector, RouteTableDoc, TcpRoute, TlsRoute};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::RouteSelector;
+use crate::config::{PluginConfig, RouteSelector};
 use crate::destinations::Malformed;
+use crate::intent::Intent;
 use crate::ownership::Ownership;
-use crate::plan::SkipReason;
+use crate::plan::{Edit, SkipReason};
 
 /// The list of a table in which a route is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -212,6 +213,36 @@ impl RouteSelector {
             !routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
         });
         left.into_iter().map(|(label, ..)| label).collect()
+    }
+
+    /// Returns the entries that select routes of `tables`, but none that leads to the Rollout of `intent`, if other entries do.
+    pub fn idle(
+        &self,
+        config: &PluginConfig,
+        intent: &Intent,
+        tables: &[RouteTableDoc],
+    ) -> Vec<String> {
+        let mut entries = self.entries();
+        entries.retain(|(_, protocol, entry)| {
+            let mut routes = tables.iter().flat_map(|table| Route::all(table, entry));
+            routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
+        });
+        let splits = |(_, protocol, entry): &(String, Protocol, Self)| {
+            let config = config.clone().with_routes(entry.clone());
+            let splits = |table| match crate::plan(&config, intent, table) {
+                Ok(plan) => plan.edits.iter().any(|edit| match edit {
+                    Edit::Destinations { path, .. } => {
+                        path.iter().any(|part| part == protocol.key())
+                    }
+                    _ => false,
+                }),
+                Err(error) => !error.is_without_route(),
+            };
+            tables.iter().any(splits)
+        };
+        let (busy, idle): (Vec<_>, Vec<_>) = entries.into_iter().partition(splits);
+        let idle = idle.into_iter().filter(|_| !busy.is_empty());
+        idle.map(|(label, ..)| label).collect()
     }
 
     /// Each entry as a selector of its own, with its label.

@@ -412,11 +412,9 @@ fn alternatives(words: &[&str]) -> String {
 }
 
 /// Asks for the known key that is most similar to `key`, or lists all if none is similar.
-fn hint(key: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .max_by(|a, b| closeness(key, a).total_cmp(&closeness(key, b)));
-    match nearest {
+#[must_use]
+pub fn hint(key: &str, known: &[&str]) -> String {
+    match nearest(key, known) {
         Some(nearest) if is_near(key, nearest) => format!(", did you mean {nearest}?"),
         Some(_) => {
             let mut seen = BTreeSet::new();
@@ -429,6 +427,11 @@ fn hint(key: &str, known: &[&str]) -> String {
         }
         None => String::new(),
     }
+}
+
+fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    let known = known.iter().copied();
+    known.max_by(|a, b| closeness(key, a).total_cmp(&closeness(key, b)))
 }
 
 /// Whether a person may have meant `known` by `key`: half of the letters are the same, or one begins with the other.

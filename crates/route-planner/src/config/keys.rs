@@ -182,7 +182,7 @@ pub const BLOCK: &[Key] = &[
         "zeroWeight",
         Shape::OneOf(&["remove", "keep"]),
         "`remove`",
-        "whether the owner's destinations without traffic are removed until the rollout ends, or stay with weight 0",
+        "whether the owner's destinations without traffic are removed until the rollout ends, or stay with weight 0, which Gloo's reference takes for unset and refuses beside 100: `validate` warns",
     ),
     key(
         "verify",

@@ -71,7 +71,7 @@ fn the_error_for_a_table_without_route_to_stable_lists_its_routes() {
             &Table::new("mesh/shop", json!({"tcp": [{}], "tls": []})),
             &table::intent("shop/reviews", 25, 100, vec![])
         ),
-        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route tcp[0] is a route without action (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and tcpRoutes; found route tcp[0] is a route without action (Rollout shop/reviews)"
     );
 }
 

@@ -1,0 +1,336 @@
+//! The keys and types of the objects that people write, and what of an object does not fit.
+//!
+//! A shape is JSON: an object lists the known keys, of which those with `!` are required; `*` stands for any key; a list holds
+//! the shape of its items; a text names a type. The shapes are those of the CustomResourceDefinitions: tests compare
+//! `rollout.json` with the newest tested release of Argo Rollouts (`tests/go/rollouts/validation_test.go`), and `route-table.json`
+//! with the types of `gloo_types`.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use strict_json::{Problem, hint, resembles};
+
+static ROLLOUT: LazyLock<Value> = LazyLock::new(|| parse(include_str!("shapes/rollout.json")));
+static ROUTE_TABLE: LazyLock<Value> =
+    LazyLock::new(|| parse(include_str!("shapes/route-table.json")));
+
+/// What does not fit the shape, with its path and a text for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Misfit {
+    /// The API server refuses it.
+    Wrong(String, String),
+    /// A key that the API server removes or ignores.
+    Unknown(String, String),
+}
+
+/// Compares the `spec` of a Rollout, apart from its Pod template and plugin blocks.
+pub(super) fn of_rollout(object: &Value) -> Vec<Misfit> {
+    misfits(&ROLLOUT, object, false)
+}
+
+/// Compares the `spec` of a RouteTable. Gloo may have keys that are not known here, so only a key that resembles a known one, or that
+/// is known in another place, is reported.
+pub(super) fn of_route_table(object: &Value) -> Vec<Misfit> {
+    misfits(&ROUTE_TABLE, object, true)
+}
+
+fn misfits(shape: &Value, object: &Value, has_others: bool) -> Vec<Misfit> {
+    let mut found = Found {
+        whole: shape,
+        misfits: Vec::new(),
+        has_others,
+    };
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    found.walk(shape, spec, "spec");
+    found.misfits
+}
+
+/// Finds the objects of a shape that have `key`.
+fn places_of(shape: &Value, key: &str, at: &str) -> Vec<String> {
+    match shape {
+        Value::Object(fields) => {
+            let inner = fields.iter().flat_map(|(name, shape)| {
+                let name = name.trim_end_matches('!');
+                let own = (name == key).then(|| at.to_owned());
+                let inner = places_of(shape, key, &format!("{at}.{name}"));
+                own.into_iter().chain(inner)
+            });
+            inner.collect()
+        }
+        Value::Array(items) => {
+            let at = format!("{at}[]");
+            let inner = items.iter().flat_map(|shape| places_of(shape, key, &at));
+            inner.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn parse(shape: &str) -> Value {
+    // A test reads them.
+    serde_json::from_str(shape).unwrap_or_default()
+}
+
+struct Found<'a> {
+    whole: &'a Value,
+    misfits: Vec<Misfit>,
+    /// Whether the object may have keys that the shape lacks.
+    has_others: bool,
+}
+
+impl Found<'_> {
+    /// Compares a value. The API server treats `null` as absent.
+    fn walk(&mut self, shape: &Value, value: &Value, at: &str) {
+        match (shape, value) {
+            (_, Value::Null) => {}
+            (Value::Object(shape), Value::Object(fields)) => {
+                for (key, value) in fields {
+                    let at = format!("{at}.{key}");
+                    let required = format!("{key}!");
+                    let known = [key.as_str(), required.as_str(), "*"];
+                    match known.iter().find_map(|key| shape.get(*key)) {
+                        Some(shape) => self.walk(shape, value, &at),
+                        None => self.unknown(shape, key, at),
+                    }
+                }
+                let required = shape.keys().filter_map(|key| key.strip_suffix('!'));
+                for key in required.filter(|key| fields.get(*key).is_none_or(Value::is_null)) {
+                    self.wrong(at, format!("{at}.{key} is missing: set it"));
+                }
+            }
+            (Value::Array(shape), Value::Array(items)) => {
+                let shape = shape.first().unwrap_or(&Value::Null);
+                for (index, item) in items.iter().enumerate() {
+                    self.walk(shape, item, &format!("{at}[{index}]"));
+                }
+            }
+            (Value::Object(_), _) => self.mistyped(at, "an object", value),
+            (Value::Array(_), _) => self.mistyped(at, "a list", value),
+            (Value::String(kind), _) => self.scalar(kind, value, at),
+            _ => {}
+        }
+    }
+
+    fn scalar(&mut self, kind: &str, value: &Value, at: &str) {
+        const WHOLE: &str = "a whole number";
+        let fits = |kind| match kind {
+            "int32" => value.as_i64().is_some_and(|it| i32::try_from(it).is_ok()),
+            "int64" => value.is_i64(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            "boolean" => value.is_boolean(),
+            "string" => value.is_string(),
+            "time" => value.as_str().is_some_and(is_time),
+            "object" => value.is_object(),
+            _ => true,
+        };
+        let (expected, is_whole) = match kind {
+            "int32" | "int64" | "integer" => (WHOLE, true),
+            "int32 or string" => ("a whole number or a string", true),
+            "number" => ("a number", false),
+            "boolean" => ("true or false", false),
+            "time" => ("a time, such as 2026-01-31T12:00:00Z", false),
+            "object" => ("an object", false),
+            _ => ("a string", false),
+        };
+        if kind.split(" or ").any(fits) {
+            return;
+        }
+        let problem = match value {
+            Value::Number(number) if is_whole => {
+                Problem::value(at, number.to_string(), "a whole number that has 32 bits")
+            }
+            Value::String(text) if kind == "time" => Problem::value(at, text, expected),
+            _ => Problem::wrong_type(at.to_owned(), expected, value),
+        };
+        self.wrong(at, problem.to_string());
+    }
+
+    fn mistyped(&mut self, at: &str, expected: &'static str, value: &Value) {
+        let problem = Problem::wrong_type(at.to_owned(), expected, value);
+        self.wrong(at, problem.to_string());
+    }
+
+    fn wrong(&mut self, at: &str, text: String) {
+        self.misfits.push(Misfit::Wrong(at.to_owned(), text));
+    }
+
+    fn unknown(&mut self, shape: &serde_json::Map<String, Value>, key: &str, path: String) {
+        let known = shape.keys().map(|key| key.trim_end_matches('!'));
+        let known: Vec<&str> = known.collect();
+        let is_near = resembles(key, &known);
+        let below = path
+            .strip_suffix(key)
+            .unwrap_or(&path)
+            .trim_end_matches('.');
+        let below = shape.iter().flat_map(|(name, shape)| {
+            let name = name.trim_end_matches('!');
+            places_of(shape, key, &format!("{below}.{name}"))
+        });
+        let below: Vec<String> = below.collect();
+        let places = match &below[..] {
+            [_] => below,
+            _ => places_of(self.whole, key, "spec"),
+        };
+        let hint = match &places[..] {
+            [place] if !is_near => format!(": it belongs to {place}"),
+            _ if is_near || !self.has_others => hint(key, &known),
+            _ => return,
+        };
+        let problem = Problem::UnknownKey {
+            path: path.clone(),
+            hint,
+        };
+        self.misfits
+            .push(Misfit::Unknown(path, problem.to_string()));
+    }
+}
+
+/// Whether a text has the form of an RFC 3339 time.
+fn is_time(text: &str) -> bool {
+    let digits = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    let form: String = text.to_ascii_uppercase().chars().map(digits).collect();
+    let Some(rest) = form.strip_prefix("0000-00-00T00:00:00") else {
+        return false;
+    };
+    let rest = match rest.strip_prefix('.') {
+        Some(fraction) => fraction.trim_start_matches('0'),
+        None => rest,
+    };
+    matches!(rest, "Z" | "+00:00" | "-00:00")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(found: Vec<Misfit>, expect: &[&str]) {
+        let texts = found.iter().map(|misfit| match misfit {
+            Misfit::Wrong(_, text) => format!("error: {text}"),
+            Misfit::Unknown(_, text) => format!("warning: {text}"),
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), expect);
+    }
+
+    #[test]
+    fn keys_and_types_of_a_rollout_are_those_of_its_api() {
+        let rollout = |spec: Value| of_rollout(&json!({"spec": spec}));
+        let canary = |canary: Value| rollout(json!({"strategy": {"canary": canary}}));
+        check(rollout(json!({"replicas": 3, "template": {"x": 1}})), &[]);
+        check(
+            canary(
+                json!({"steps": [{"setWeight": null, "pause": {"duration": "5m"}}, {"pause": {"duration": 5}}]}),
+            ),
+            &[],
+        );
+        check(
+            rollout(json!({"replicas": "3", "restartAt": "today"})),
+            &[
+                "error: spec.replicas must be a whole number, found a string",
+                "error: spec.restartAt is \"today\", it must be a time, such as 2026-01-31T12:00:00Z",
+            ],
+        );
+        check(
+            rollout(json!({"restartAt": "2026-01-31T12:00:00.5+01:00"})),
+            &[],
+        );
+        check(
+            rollout(json!({"replicas": 1.5, "revisionHistoryLimit": 3_000_000_000_u32})),
+            &[
+                "error: spec.replicas is \"1.5\", it must be a whole number that has 32 bits",
+                "error: spec.revisionHistoryLimit is \"3000000000\", it must be a whole number that has 32 bits",
+            ],
+        );
+        check(
+            canary(json!({"abortScaleDownDelaySeconds": "30", "steps": {}})),
+            &[
+                "error: spec.strategy.canary.abortScaleDownDelaySeconds must be a whole number, found a string",
+                "error: spec.strategy.canary.steps must be a list, found an object",
+            ],
+        );
+        check(
+            canary(json!({"stabelService": "a", "trafficRouting": {"managedRoutes": [{}, "r"]}})),
+            &[
+                "warning: unknown key spec.strategy.canary.stabelService, did you mean stableService?",
+                "error: spec.strategy.canary.trafficRouting.managedRoutes[0].name is missing: set it",
+                "error: spec.strategy.canary.trafficRouting.managedRoutes[1] must be an object, found a string",
+            ],
+        );
+        check(
+            canary(json!({"trafficRouting": {"steps": [], "replicas": 1}})),
+            &[
+                "warning: unknown key spec.strategy.canary.trafficRouting.steps: it belongs to spec.strategy.canary",
+                "warning: unknown key spec.strategy.canary.trafficRouting.replicas: use one of alb, ambassador, apisix, appMesh, istio, managedRoutes, maxTrafficWeight, nginx, plugins, smi, traefik",
+            ],
+        );
+        check(
+            canary(json!({"steps": [{"pause": {"duration": true}}]})),
+            &[
+                "error: spec.strategy.canary.steps[0].pause.duration must be a whole number or a string, found a boolean",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_misspelt_key_of_a_table_is_told_from_one_that_is_not_known() {
+        let table = |spec: Value| of_route_table(&json!({"spec": spec}));
+        check(table(json!({"hosts": [], "somethingNew": {}})), &[]);
+        check(
+            table(json!({"http": [{"pathRewrite": "/"}]})),
+            &[
+                "warning: unknown key spec.http[0].pathRewrite: it belongs to spec.http[0].forwardTo",
+            ],
+        );
+        check(
+            table(
+                json!({"http": [{"matcher": [], "forwardTo": {"destinations": [{"wieght": 1, "subset": {"wieght": "1"}}]}}]}),
+            ),
+            &[
+                "warning: unknown key spec.http[0].matcher, did you mean matchers?",
+                "warning: unknown key spec.http[0].forwardTo.destinations[0].wieght, did you mean weight?",
+            ],
+        );
+        check(
+            table(
+                json!({"http": [{"name": 1}, {"forwardTo": {"destinations": {}}}, {"labels": {"a": true}}]}),
+            ),
+            &[
+                "error: spec.http[0].name must be a string, found a number",
+                "error: spec.http[1].forwardTo.destinations must be a list, found an object",
+                "error: spec.http[2].labels.a must be a string, found a boolean",
+            ],
+        );
+    }
+
+    /// The shape of an OpenAPI schema.
+    fn shape(schema: &Value) -> Value {
+        let kind = schema.get("type").and_then(Value::as_str);
+        match kind.unwrap_or("any") {
+            "object" => match (schema.get("properties"), schema.get("additionalProperties")) {
+                (Some(Value::Object(fields)), _) => fields
+                    .iter()
+                    .map(|(key, schema)| (key.clone(), shape(schema)))
+                    .collect(),
+                (_, Some(each @ Value::Object(_))) => json!({ "*": shape(each) }),
+                _ => json!("object"),
+            },
+            "array" => json!([shape(&schema["items"])]),
+            "integer" => schema.get("format").cloned().unwrap_or(json!("integer")),
+            kind => json!(kind),
+        }
+    }
+
+    #[test]
+    fn the_shape_of_a_table_is_that_of_its_types() {
+        let definition = gloo_types::crd::route_table();
+        let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+        let expected = shape(schema.unwrap());
+        assert!(
+            *ROUTE_TABLE == expected,
+            "shapes/route-table.json must be {expected}"
+        );
+    }
+}

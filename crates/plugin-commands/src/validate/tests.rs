@@ -1,0 +1,351 @@
+//! A table of mistakes: what a person wrote, and what `validate` says.
+
+use clap::Parser;
+use serde_json::{Value, json};
+
+use super::{Args, Severity, check as validate};
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Returns the problems of the objects of one file, without the names of the Rollout `web` and the table `front`.
+async fn problems(objects: &[Value], flags: &[&str]) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("all.json");
+    let list = json!({"kind": "List", "items": objects});
+    std::fs::write(&file, list.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let words = [&["validate", "-f", file], flags].concat();
+    let command = Command::try_parse_from(words).unwrap();
+    let report = validate(&command.args).await.unwrap();
+    let shown = report.problems.iter().map(|problem| {
+        let severity = match problem.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let message = problem.message.replace(file, "all.json");
+        let message = message.trim_start_matches("Rollout shop/web: ");
+        let message = message.trim_start_matches("RouteTable shop/front: ");
+        format!("{severity}: {message}")
+    });
+    let mut shown: Vec<String> = shown.collect();
+    shown.sort();
+    shown
+}
+
+fn rollout(name: &str, change: impl Fn(&mut Value)) -> Value {
+    let mut rollout = json!({
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {
+            "replicas": 4,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web", "image": "web:1"}]},
+            },
+            "strategy": {"canary": {
+                "stableService": "web", "canaryService": "web-canary",
+                "trafficRouting": {
+                    "managedRoutes": [{"name": "r"}],
+                    "plugins": {"solo-io/glooplatform": {"routeTableSelector": {"name": "front"}}},
+                },
+                "steps": [{"setWeight": 10}, {"pause": {}}],
+            }},
+        },
+    });
+    change(&mut rollout["spec"]["strategy"]["canary"]);
+    rollout
+}
+
+fn table(spec: Value) -> Value {
+    json!({
+        "apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
+        "metadata": {"name": "front", "namespace": "shop"}, "spec": spec,
+    })
+}
+
+fn to(service: &str) -> Value {
+    json!({"destinations": [{"ref": {"name": service, "namespace": "shop"}}]})
+}
+
+fn good_table() -> Value {
+    table(json!({"hosts": ["a.example"], "http": [{"name": "main", "forwardTo": to("web")}]}))
+}
+
+/// Checks the problems of a Rollout whose strategy is changed, with a good table.
+async fn check(change: impl Fn(&mut Value), expect: &[&str]) {
+    let found = problems(&[rollout("web", change), good_table()], &[]).await;
+    assert_eq!(found, expect);
+}
+
+/// Checks the problems of a table, with a good Rollout.
+async fn check_table(spec: Value, expect: &[&str]) {
+    let found = problems(&[rollout("web", |_| {}), table(spec)], &[]).await;
+    assert_eq!(found, expect);
+}
+
+/// Checks the problems of a Rollout with this plugin block.
+async fn check_block(block: Value, http: Value, expect: &[&str]) {
+    let rollout = rollout("web", |canary| {
+        canary["trafficRouting"]["plugins"]["solo-io/glooplatform"] = block.clone();
+    });
+    let table = table(json!({"hosts": ["a.example"], "http": http}));
+    let found = problems(&[rollout, table], &[]).await;
+    assert_eq!(found, expect);
+}
+
+fn steps(steps: Value) -> impl Fn(&mut Value) {
+    move |canary| canary["steps"] = steps.clone()
+}
+
+#[tokio::test]
+async fn what_the_controller_refuses_in_steps() {
+    check(|_| {}, &[]).await;
+    check(
+        steps(json!([{"setWeight": 10, "pause": {}}, {"setWeight": 101}, {"pause": {"duration": "5 minutes"}}])),
+        &[
+            "error: \"5 minutes\" is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m",
+            "error: a step cannot have both setWeight and pause: make it two steps",
+            "error: setWeight is 101: it must be a whole number from 0 to 100",
+        ],
+    )
+    .await;
+    check(
+        steps(json!([{"setWieght": 10}])),
+        &[
+            "error: the step does nothing: set one of setWeight, pause, experiment, analysis, setCanaryScale, setHeaderRoute, setMirrorRoute, plugin in it",
+            "warning: the API server drops unknown key spec.strategy.canary.steps[0].setWieght, did you mean setWeight?",
+        ],
+    )
+    .await;
+    check(
+        steps(json!([{"setWeight": null}])),
+        &["error: the step does nothing: set one of setWeight, pause, experiment, analysis, setCanaryScale, setHeaderRoute, setMirrorRoute, plugin in it"],
+    )
+    .await;
+    check(
+        |canary| {
+            canary["canaryService"] = json!("web");
+            canary["abortScaleDownDelaySeconds"] = json!("30");
+        },
+        &[
+            "error: spec.strategy.canary.abortScaleDownDelaySeconds must be a whole number, found a string",
+            "error: stableService and canaryService are the same: name two Services",
+        ],
+    )
+    .await;
+    check(
+        |canary| {
+            canary["abortScaleDownDelaySeconds"] = json!(-5);
+            canary["steps"] = json!([{"setCanaryScale": {"replicas": 1, "weight": 10}}]);
+        },
+        &[
+            "warning: abortScaleDownDelaySeconds is -5: it must be 0 or more",
+            "warning: setCanaryScale has replicas, so the controller ignores weight: remove one of them",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_older_controller_refuses() {
+    let rollout = rollout("web", |canary| {
+        canary["steps"] = json!([{"setCanaryScale": {"replicas": 1}}, {"setMirrorRoute": {"name": "r", "match": [{"path": {"prefix": "/"}}]}}]);
+    });
+    let objects = [rollout, good_table()];
+    let found = problems(&objects, &["--controller-release", "1.9.1"]).await;
+    let refused =
+        "error: controller 1.9.1 refuses setMirrorRoute with a plugin: upgrade it, or remove this";
+    assert_eq!(found, [refused]);
+    assert_eq!(problems(&objects, &[]).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn every_step_with_a_bad_match() {
+    let header = |name: &str, value: Value| json!({"setHeaderRoute": {"name": "r", "match": [{"headerName": name, "headerValue": value}]}});
+    check(
+        steps(json!([
+            {"setCanaryScale": {"replicas": 1}},
+            header("a", json!({"regex": "(?=x)y"})),
+            header("a", json!({})),
+            header("bad header", json!({"exact": "x"})),
+            {"setMirrorRoute": {"name": "r", "percentage": 101, "match": [{"path": {"prefix": "/"}}]}},
+            {"setMirrorRoute": {"name": "r", "percentage": 200, "match": [{"path": {"prefix": "/"}}]}},
+            {"setMirrorRoute": {"name": "r", "match": [{"method": {"prefix": "G"}}, {}]}},
+        ])),
+        &[
+            "error: headerValue has none of exact, prefix and regex: set exactly one",
+            "error: managed route r: header a: RE2 does not accept its regex: look-ahead and look-behind are not supported; correct the match of the step",
+            "error: managed route r: header bad header: its name has a character that no header name has; correct the match of the step",
+            "error: managed route r: match: an entry is empty; to match any request, set path prefix /; correct the match of the step",
+            "error: managed route r: method: a RouteTable matches it by exact only; correct the match of the step",
+            "error: managed route r: percentage is 101, it must be within 1 and 100 (Rollout shop/web)",
+            "error: managed route r: percentage is 200, it must be within 1 and 100 (Rollout shop/web)",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn several_objects_together() {
+    let second = rollout("web2", |canary| {
+        canary["canaryService"] = json!("web2-canary");
+    });
+    let found = problems(&[rollout("web", |_| {}), second.clone(), good_table()], &[]).await;
+    let same = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
+    assert!(found.len() == 1 && found[0].starts_with(same), "{found:?}");
+    let other = rollout("web2", |canary| {
+        canary["stableService"] = json!("web2");
+        canary["canaryService"] = json!("web2-canary");
+    });
+    let both =
+        json!([{"ref": {"name": "web"}, "weight": 60}, {"ref": {"name": "web2"}, "weight": 40}]);
+    let shared = table(json!({"http": [{"name": "main", "forwardTo": {"destinations": both}}]}));
+    let found = problems(&[rollout("web", |_| {}), other, shared], &[]).await;
+    assert_eq!(found, [""; 0]);
+    let twice = [rollout("web", |_| {}), good_table(), rollout("web", |_| {})];
+    let found = problems(&twice, &[]).await;
+    let also = "error: Rollout shop/web is also in all.json:1:";
+    assert!(found.len() == 1 && found[0].starts_with(also), "{found:?}");
+    let service = |app: &str| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"selector": {"app": app}, "ports": [{"port": 80}]}});
+    let found = problems(&[rollout("web", |_| {}), good_table(), service("web")], &[]).await;
+    assert_eq!(found, [""; 0]);
+    let found = problems(
+        &[rollout("web", |_| {}), good_table(), service("other")],
+        &[],
+    )
+    .await;
+    assert_eq!(
+        found,
+        [
+            "error: Service shop/web: the Pods of Rollout shop/web do not have the label app of its selector, and the controller refuses the Rollout: make them equal"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn mistakes_in_tables() {
+    check_table(
+        json!({"hosts": ["a"], "http": [{"name": "main", "matcher": [], "forwardTo": {"destinations": [{"ref": {"name": "web"}, "wieght": 100}]}}]}),
+        &[
+            "warning: Gloo ignores unknown key spec.http[0].forwardTo.destinations[0].wieght, did you mean weight?",
+            "warning: Gloo ignores unknown key spec.http[0].matcher, did you mean matchers?",
+        ],
+    )
+    .await;
+    check_table(
+        json!({"hosts": ["a"], "http": [{"name": "main", "matchers": [{"port": 70000, "headers": [{"name": "a b"}], "uri": {"regex": "(?=a)"}}], "forwardTo": to("web")}]}),
+        &[
+            "error: spec.http[0].matchers[0].headers[0].name: \"a b\" is not the name of a header: it may have letters, digits, - and _",
+            "error: spec.http[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
+            "error: spec.http[0].matchers[0].uri.regex: RE2 does not accept the pattern: look-ahead and look-behind are not supported",
+        ],
+    )
+    .await;
+    check_table(
+        json!({"hosts": ["a"], "http": [
+            {"name": "all", "matchers": [{"uri": {"prefix": "/"}}], "forwardTo": to("web")},
+            {"name": "api", "matchers": [{"uri": {"prefix": "/api"}, "headers": [{"name": "x", "value": "1"}, {"name": "X", "value": "2"}]}], "forwardTo": to("other")},
+        ]}),
+        &[
+            "warning: spec.http[1].matchers[0].headers: no request matches, because header x cannot have both values: use a matcher for each value",
+            "warning: spec.http[1]: no request reaches route api, because route all before it matches all of them: move route api up, or restrict route all",
+        ],
+    )
+    .await;
+    check_table(
+        json!({"http": [{"name": 1, "forwardTo": {"destinations": {}}}]}),
+        &[
+            "error: spec.http[0].forwardTo.destinations must be a list, found an object",
+            "error: spec.http[0].name must be a string, found a number",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn entries_of_the_block_that_do_little() {
+    let http = json!([{"name": "main", "forwardTo": to("web")}, {"name": "other", "forwardTo": to("other")}]);
+    let block = |more: Value| {
+        let mut block = json!({"routeTableSelector": {"name": "front"}});
+        block
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        block
+    };
+    check_block(block(json!({"routeSelector": {"name": "main"}})), http.clone(), &[
+        "warning: spec.http[1]: no request reaches route other, because route main before it matches all of them: move route other up, or restrict route main",
+    ]).await;
+    let apart = json!([{"name": "main", "matchers": [{"uri": {"prefix": "/a"}}], "forwardTo": to("web")}, {"name": "other", "forwardTo": to("other")}]);
+    check_block(block(json!({"routeSelector": {"names": ["main", "other"]}})), apart.clone(), &[
+        "warning: no route that routeSelector name: other selects leads to the stable destination: correct or remove the entry",
+    ]).await;
+    check_block(block(json!({"routeSelector": {"names": ["main", "typo"]}, "zeroWeight": "keep"})), apart.clone(), &[
+        "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
+        "warning: zeroWeight: keep leaves stable in the route with weight 0 while the canary has 100, and Gloo's reference takes 0 for unset and refuses that: remove the key, unless your Gloo accepts it",
+    ]).await;
+    check_block(block(json!({"routeSelector": {"names": [], "labels": {}}})), apart.clone(), &[
+        "warning: routeSelector is empty, which selects all HTTP routes: remove it, or name routes in it",
+    ]).await;
+    // Every problem in one run.
+    check_block(block(json!({"routeSelector": {"names": ["typo"]}, "headerMatch": "some"})), json!([{"name": "main", "forwardTo": {}}]), &[
+        "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
+        "error: no selected route leads to SERVICE shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
+        "error: plugin configuration: headerMatch is \"some\", it must be any or all",
+        "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+    ]).await;
+}
+
+#[tokio::test]
+async fn objects_that_are_not_what_they_should_be() {
+    let misspelt = rollout("web", |canary| {
+        canary["trafficRouting"]["plugins"] =
+            json!({"solo-io/gloplatform": {"routeTableSelector": {"name": "front"}}});
+    });
+    let found = problems(&[misspelt, good_table()], &[]).await;
+    let expect = "warning: trafficRouting.plugins has solo-io/gloplatform: did you mean solo-io/glooplatform? Without it the Rollout is not checked";
+    assert_eq!(found, [expect]);
+    let singular = rollout("web", |canary| {
+        canary["trafficRouting"] = json!({"plugin": {"solo-io/glooplatform": {}}});
+    });
+    let found = problems(&[singular, good_table()], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: the API server drops unknown key spec.strategy.canary.trafficRouting.plugin, did you mean plugins?"
+        ]
+    );
+    let mut nameless = rollout("web", |_| {});
+    nameless["metadata"] = json!({"namespace": "shop"});
+    let found = problems(&[nameless, good_table()], &[]).await;
+    assert_eq!(found, ["error: Rollout without metadata.name: name it"]);
+    check(steps(json!([])), &["warning: there are no steps, so all traffic moves to a new version as soon as its Pods are available: add steps"]).await;
+    let mut kind = good_table();
+    kind["kind"] = json!("RoutTable");
+    let found = problems(&[rollout("web", |_| {}), kind], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: kind RoutTable is not known: did you mean RouteTable? The object is ignored",
+            "warning: the files do not have RouteTable shop/front: its routes are not checked",
+        ]
+    );
+    let mut version = rollout("web", |_| {});
+    version["apiVersion"] = json!("argoproj.io/v1");
+    let found = problems(&[version, good_table()], &[]).await;
+    assert_eq!(found, ["error: apiVersion must be argoproj.io/v1alpha1"]);
+    let mut elsewhere = good_table();
+    elsewhere["metadata"]["namespace"] = json!("gloo-mesh");
+    let found = problems(&[rollout("web", |_| {}), elsewhere], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
+        ]
+    );
+}
