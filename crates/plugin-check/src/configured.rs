@@ -364,7 +364,7 @@ impl Work for Measuring {
 
     async fn end(&mut self, args: &Args, to: &MetricClient) -> Seen {
         let metadata = patient(args, to.metadata(&self.metric)).await?;
-        if let Some(error) = metadata.get("error") {
+        if let Some(error) = metadata.get("error").filter(|text| !text.is_empty()) {
             return Err(format!("GetMetadata: {}", quoted(error)));
         }
         patient(args, to.garbage_collect(&self.run, &self.metric, 10)).await
