@@ -18,8 +18,8 @@ use gloo_router::{ASSUMED_PORT, from_rpc};
 use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradiction};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    ANNOTATION, HeaderMatchMode, Intent, ManagedRoute, PluginConfig, PodHashes, ServicePair,
-    WeightSplit, match_problems,
+    ANNOTATION, HeaderMatchMode, Intent, IntentKind, ManagedRoute, PluginConfig, PodHashes,
+    ServicePair, WeightSplit, match_problems,
 };
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
 use serde_json::{Value, json};
@@ -524,28 +524,23 @@ fn without_steps(api: &Value, bad: &BTreeSet<usize>) -> Value {
 /// Returns the request for half of the traffic, which changes every route that leads to the Rollout.
 fn half(subject: &Subject) -> Option<Intent> {
     let services = subject.rollout.services()?;
-    let pair = ServicePair {
-        ping_pong: subject.rollout.is_ping_pong(),
-        ..ServicePair::new(services.stable, services.canary)
-    };
-    let (stable, canary) = ("stable".to_owned(), "canary".to_owned());
-    Some(Intent {
-        services: pair,
-        hashes: Some(PodHashes {
-            stable,
-            canary,
-            others: false,
-        }),
-        ..Intent::set_weight(subject.key.clone(), "", "", WeightSplit::percent(50))
-    })
+    let mut pair = ServicePair::new(services.stable, services.canary);
+    pair.ping_pong = subject.rollout.is_ping_pong();
+    let kind = IntentKind::SetWeight(WeightSplit::percent(50));
+    let mut intent = Intent::new(subject.key.clone(), pair, kind);
+    intent.hashes = Some(PodHashes {
+        stable: "stable".to_owned(),
+        canary: "canary".to_owned(),
+        others: false,
+    });
+    Some(intent)
 }
 
 /// The condition of a step on a header, if it is on the whole value.
 fn exact_header(header: &route_planner::HeaderMatch) -> Option<gloo_types::HeaderMatcher> {
     let exact = &header.value.exact;
-    (!exact.is_empty()).then(|| gloo_types::HeaderMatcher {
-        name: header.name.clone(),
-        value: Some(exact.clone()),
-        ..gloo_types::HeaderMatcher::default()
-    })
+    let mut matcher = gloo_types::HeaderMatcher::default();
+    matcher.name.clone_from(&header.name);
+    matcher.value = Some(exact.clone());
+    Some(matcher).filter(|_| !exact.is_empty())
 }
