@@ -9,6 +9,7 @@ mod doctor;
 mod flags;
 mod input;
 mod install;
+mod invalid_spec;
 mod output;
 mod plan;
 mod restore;

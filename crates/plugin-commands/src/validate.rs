@@ -2,7 +2,6 @@
 
 mod advice;
 mod block;
-pub(super) mod invalid_spec;
 mod report;
 mod several;
 mod shape;
@@ -30,6 +29,7 @@ use self::shape::Misfit;
 use super::Answer;
 use super::controller::ControllerRelease;
 use super::input::{Manifest, Spot, path};
+use super::invalid_spec;
 use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::controller::{self, ControllerRelease, Pong};
 use super::input::{self, Manifest, Unreadable};
-use super::validate::invalid_spec::{self, Refusal};
+use super::invalid_spec::{self, Refusal};
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.

@@ -3,7 +3,10 @@
 use clap::Parser;
 use serde_json::{Value, json};
 
+use super::shape::{self, Misfit};
 use super::{Args, Severity, check as validate};
+use crate::controller::ControllerRelease;
+use crate::invalid_spec::{of_pods, of_strategy};
 
 #[derive(Parser)]
 struct Command {
@@ -348,4 +351,55 @@ async fn objects_that_are_not_what_they_should_be() {
             "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
         ]
     );
+}
+
+/// The specs of which the Go tests ask the released controllers.
+const CORPUS: &str = include_str!("../../../../tests/go/rollouts/testdata/validation.yaml");
+
+/// Sets the values of a patch.
+fn merge(value: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        value.clone_from(patch);
+        return;
+    };
+    if !value.is_object() {
+        *value = json!({});
+    }
+    for (key, patch) in fields {
+        merge(&mut value[key.as_str()], patch);
+    }
+}
+
+/// What `validate` says about a spec.
+fn said(rollout: &Value) -> Vec<String> {
+    let misfits = shape::of_rollout(rollout).into_iter();
+    let misfits = misfits.map(|it| match it {
+        Misfit::Wrong(_, text) => text,
+        Misfit::Unknown(_, text) => format!("(warning) {text}"),
+    });
+    let strategy = of_strategy(rollout, ControllerRelease::NEWEST);
+    let refusals = strategy.into_iter().chain(of_pods(rollout));
+    misfits.chain(refusals.map(|it| it.text)).collect()
+}
+
+#[test]
+fn each_spec_of_the_corpus_has_its_messages() {
+    let corpus: Value = serde_saphyr::from_str(CORPUS).unwrap();
+    let mut shown = String::new();
+    for (group, wrap) in [
+        ("spec", (|patch| patch) as fn(Value) -> Value),
+        ("canary", |patch| json!({"strategy": {"canary": patch}})),
+        (
+            "steps",
+            |step| json!({"strategy": {"canary": {"steps": [step]}}}),
+        ),
+    ] {
+        for (name, patch) in corpus[group].as_object().unwrap() {
+            let mut rollout = corpus["base"].clone();
+            merge(&mut rollout["spec"], &wrap(patch.clone()));
+            let said = said(&rollout).join("\n  ");
+            shown += &format!("{name}: {}\n", if said.is_empty() { "-" } else { &said });
+        }
+    }
+    insta::assert_snapshot!(shown);
 }

@@ -84,7 +84,7 @@ pub(crate) fn of_strategy(rollout: &Value, release: ControllerRelease) -> Vec<Re
 }
 
 /// Returns what the controller refuses outside of the strategy: the selector, the Pod template and numbers.
-pub(super) fn of_pods(rollout: &Value) -> Vec<Refusal> {
+pub(crate) fn of_pods(rollout: &Value) -> Vec<Refusal> {
     let mut found = Found::default();
     let spec = field(rollout, "spec").unwrap_or(&Value::Null);
     for key in [
@@ -601,63 +601,4 @@ fn is_name(text: &str) -> bool {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_framed = !text.starts_with('-') && !text.ends_with('-');
     (1..=63).contains(&text.len()) && is_framed && text.chars().all(legal)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::super::shape::{self, Misfit};
-    use super::*;
-
-    /// The specs of which the Go tests ask the released controllers.
-    const CORPUS: &str = include_str!("../../../../tests/go/rollouts/testdata/validation.yaml");
-
-    /// Sets the values of a patch.
-    fn merge(value: &mut Value, patch: &Value) {
-        let Value::Object(fields) = patch else {
-            value.clone_from(patch);
-            return;
-        };
-        if !value.is_object() {
-            *value = json!({});
-        }
-        for (key, patch) in fields {
-            merge(&mut value[key.as_str()], patch);
-        }
-    }
-
-    /// What `validate` says about a spec.
-    fn said(rollout: &Value) -> Vec<String> {
-        let misfits = shape::of_rollout(rollout).into_iter();
-        let misfits = misfits.map(|it| match it {
-            Misfit::Wrong(_, text) => text,
-            Misfit::Unknown(_, text) => format!("(warning) {text}"),
-        });
-        let strategy = of_strategy(rollout, ControllerRelease::NEWEST);
-        let refusals = strategy.into_iter().chain(of_pods(rollout));
-        misfits.chain(refusals.map(|it| it.text)).collect()
-    }
-
-    #[test]
-    fn each_spec_of_the_corpus_has_its_messages() {
-        let corpus: Value = serde_saphyr::from_str(CORPUS).unwrap();
-        let mut shown = String::new();
-        for (group, wrap) in [
-            ("spec", (|patch| patch) as fn(Value) -> Value),
-            ("canary", |patch| json!({"strategy": {"canary": patch}})),
-            (
-                "steps",
-                |step| json!({"strategy": {"canary": {"steps": [step]}}}),
-            ),
-        ] {
-            for (name, patch) in corpus[group].as_object().unwrap() {
-                let mut rollout = corpus["base"].clone();
-                merge(&mut rollout["spec"], &wrap(patch.clone()));
-                let said = said(&rollout).join("\n  ");
-                shown += &format!("{name}: {}\n", if said.is_empty() { "-" } else { &said });
-            }
-        }
-        insta::assert_snapshot!(shown);
-    }
 }
