@@ -21,7 +21,7 @@ mod validate;
 mod world;
 
 pub use controller::{AbortDelay, ControllerRelease};
-pub use doctor::{Permission, permissions};
+pub use doctor::{Permissions, permissions};
 pub use flags::{Flags, LogLevel, Protocol};
 
 use std::process::ExitCode;
