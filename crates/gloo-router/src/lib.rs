@@ -10,6 +10,8 @@ mod collect;
 mod error;
 mod fights;
 pub mod from_rpc;
+#[cfg(test)]
+mod messages;
 pub mod report;
 mod router;
 mod standing;

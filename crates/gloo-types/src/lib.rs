@@ -15,6 +15,8 @@
 pub mod crd;
 mod destination;
 mod document;
+#[cfg(test)]
+mod messages;
 mod open_enum;
 mod policy;
 mod resource;
@@ -24,6 +26,7 @@ mod service;
 mod status;
 mod validate;
 mod workspace;
+mod wrong_type;
 
 pub use destination::{
     AwsLambdaReference, DestinationKind, DestinationReference, DestinationSelector, LambdaOptions,
@@ -62,3 +65,4 @@ pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,
 };
+pub use wrong_type::WrongType;

@@ -43,6 +43,8 @@ mod intent;
 mod limits;
 mod managed_routes;
 mod matcher;
+#[cfg(test)]
+mod messages;
 mod mirror_policy;
 mod observe;
 mod ownership;

@@ -30,6 +30,8 @@ mod keep;
 mod kube_api;
 mod lease;
 mod memory;
+#[cfg(all(test, feature = "kube"))]
+mod messages;
 mod request;
 mod resources;
 mod rollout;
