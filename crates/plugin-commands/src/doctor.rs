@@ -11,10 +11,9 @@ pub use permissions::{Permissions, permissions};
 
 use std::collections::BTreeSet;
 
-use anyhow::Context as _;
 use futures::future::try_join_all;
 use gloo_router::{Policy, from_rpc};
-use gloo_types::{MirrorPolicy, Resource as _, RouteTable};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -53,8 +52,8 @@ pub(crate) struct Args {
     controller_namespace: String,
 
     /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
-    #[arg(long, value_name = "ACCOUNT")]
-    service_account: Option<String>,
+    #[arg(long, value_name = "ACCOUNT", value_parser = super::restore::key)]
+    service_account: Option<ObjectKey>,
 
     #[command(flatten)]
     live: Live,
@@ -119,10 +118,13 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     let management = clusters.tables.client().await?;
     let mut findings = vec![
         Finding::ok("plugin", crate::VERSION),
-        Finding::ok("API server", version(client, "the API server").await?),
+        Finding::ok(
+            "API server",
+            version(&clusters.local, "the API server").await?,
+        ),
     ];
     if !clusters.is_one() {
-        let version = version(management, "the API server of the management cluster").await?;
+        let version = version(&clusters.tables, "the API server of the management cluster").await?;
         findings.push(Finding::ok("management", version));
     }
     let (controller, finding) = controller(args, client).await;
@@ -185,10 +187,14 @@ struct Places {
     of_tables: Vec<String>,
 }
 
-async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
-    let version = client.apiserver_version().await;
-    let version = version.map_err(ClientError::from);
-    let version = version.with_context(|| format!("cannot reach {what}"))?;
+async fn version(store: &KubeRouteStore, what: &str) -> anyhow::Result<String> {
+    let version = store.client().await?.apiserver_version().await;
+    let version = version.map_err(|error| {
+        let (server, error) = (store.server(), error_chain(&ClientError::from(error)));
+        anyhow::anyhow!(
+            "cannot reach {what} at {server}: {error}: start it, or choose another cluster with KUBECONFIG and --context"
+        )
+    })?;
     Ok(version.git_version)
 }
 
@@ -332,7 +338,7 @@ async fn check_permissions(
     places: &Places,
 ) -> anyhow::Result<Vec<Finding>> {
     let controller = &args.controller_namespace;
-    let account = args.service_account.clone();
+    let account = args.service_account.as_ref().map(ToString::to_string);
     let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
     let local = Cluster {
         client: clusters.local.client().await?,

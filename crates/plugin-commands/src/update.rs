@@ -11,8 +11,10 @@ use rollouts_rpc::{
     Rollout, WeightDestination,
     rollout::{CanaryStep, REVISION_ANNOTATION, TrafficWeights},
 };
+use serde::Serialize;
 use serde_json::Value;
 
+use super::Misuse;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::world::Subject;
@@ -26,17 +28,22 @@ const NEWER: &str = "newer";
 const MOST_PASSES: usize = 10_000;
 
 /// The calls of one reconcile, and the Rollout at that time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Pass {
     /// The stage of the update, for people.
     pub(super) at: String,
     /// The current step; `None` before the first and after the last one.
+    #[serde(skip)]
     pub(super) step: Option<usize>,
     /// Whether the controller still waits for Pods or for an experiment to start, so that the calls may be those of the pass before.
+    #[serde(skip)]
     pub(super) is_waiting: bool,
     /// Whether the controller would weight the canary, but it has no available Pods.
+    #[serde(skip)]
     pub(super) lacks_pods: bool,
+    #[serde(skip)]
     pub(super) rollout: Rollout,
+    #[serde(skip)]
     pub(super) calls: Vec<Call>,
 }
 
@@ -669,13 +676,17 @@ impl Update<'_> {
     ///
     /// # Errors
     /// Returns `Err` if it has not.
-    pub(super) fn require_step(&self, index: usize) -> anyhow::Result<()> {
-        let steps = self.steps().len();
-        anyhow::ensure!(
-            index < steps,
-            "the Rollout has no step {index}: it has {steps}, counted from 0"
-        );
-        Ok(())
+    pub(super) fn require_step(&self, index: usize) -> Result<(), Misuse> {
+        match self.steps().len() {
+            steps if index < steps => Ok(()),
+            0 => Err(Misuse(format!(
+                "the Rollout has no step {index}: it has none"
+            ))),
+            steps => Err(Misuse(format!(
+                "the Rollout has no step {index}: use 0 to {}",
+                steps - 1
+            ))),
+        }
     }
 
     /// Returns the index of the current step; `None` without steps.

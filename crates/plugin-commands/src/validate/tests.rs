@@ -295,7 +295,7 @@ async fn entries_of_the_block_that_do_little() {
     // Every problem in one run.
     check_block(block(json!({"routeSelector": {"names": ["typo"]}, "headerMatch": "some"})), json!([{"name": "main", "forwardTo": {}}]), &[
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
-        "error: no selected route leads to SERVICE shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
+        "error: no selected route leads to Service shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
         "error: plugin configuration: headerMatch is \"some\", it must be any or all",
         "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
     ]).await;
