@@ -10,11 +10,11 @@ mod collect;
 mod error;
 mod fights;
 pub mod from_rpc;
-#[cfg(test)]
-mod messages;
 pub mod report;
 mod router;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub use error::{Failure, Failures, ShiftError};
 pub use from_rpc::{Policy, admissible};

@@ -15,8 +15,6 @@
 pub mod crd;
 mod destination;
 mod document;
-#[cfg(test)]
-mod messages;
 mod open_enum;
 mod policy;
 mod resource;
@@ -24,6 +22,8 @@ mod route_table;
 mod selector;
 mod service;
 mod status;
+#[cfg(test)]
+mod tests;
 mod validate;
 mod workspace;
 mod wrong_type;

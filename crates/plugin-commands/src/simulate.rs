@@ -76,7 +76,8 @@ pub(super) struct Report<'p> {
 
 #[derive(Debug, Serialize)]
 pub(super) struct PassReport<'p> {
-    #[serde(flatten)]
+    at: &'p str,
+    #[serde(skip)]
     pub(super) pass: &'p Pass,
     calls: Vec<String>,
     pub(super) warnings: Vec<String>,
@@ -168,6 +169,7 @@ pub(super) async fn run_update<'p>(
         let mut rollout = pass.rollout.clone();
         rollout.metadata.resource_version = index.to_string();
         let mut report = PassReport {
+            at: &pass.at,
             pass,
             calls: Vec::new(),
             warnings: about_step(trial, pass)

@@ -160,13 +160,14 @@ struct Log(Arc<Heard>);
 impl<S: Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let (mut table, mut message) = (String::new(), String::new());
-        event.record(
-            &mut |field: &Field, value: &dyn fmt::Debug| match field.name() {
-                "message" => message = format!("{value:?}"),
-                "route_table" => table = format!("RouteTable {value:?}: "),
+        event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            let text = format!("{value:?}");
+            match field.name() {
+                "message" => message = text,
+                "route_table" => table = format!("RouteTable {text}: "),
                 _ => {}
-            },
-        );
+            }
+        });
         self.0.lock().0.push(table + &message);
     }
 }

@@ -11,7 +11,6 @@ use rollouts_rpc::{
     Rollout, WeightDestination,
     rollout::{CanaryStep, REVISION_ANNOTATION, TrafficWeights},
 };
-use serde::Serialize;
 use serde_json::Value;
 
 use super::Misuse;
@@ -28,22 +27,17 @@ const NEWER: &str = "newer";
 const MOST_PASSES: usize = 10_000;
 
 /// The calls of one reconcile, and the Rollout at that time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(super) struct Pass {
     /// The stage of the update, for people.
     pub(super) at: String,
     /// The current step; `None` before the first and after the last one.
-    #[serde(skip)]
     pub(super) step: Option<usize>,
     /// Whether the controller still waits for Pods or for an experiment to start, so that the calls may be those of the pass before.
-    #[serde(skip)]
     pub(super) is_waiting: bool,
     /// Whether the controller would weight the canary, but it has no available Pods.
-    #[serde(skip)]
     pub(super) lacks_pods: bool,
-    #[serde(skip)]
     pub(super) rollout: Rollout,
-    #[serde(skip)]
     pub(super) calls: Vec<Call>,
 }
 
@@ -672,16 +666,11 @@ impl Update<'_> {
         self.rollout.steps()
     }
 
-    /// Checks that the Rollout has a step with this index.
-    ///
-    /// # Errors
-    /// Returns `Err` if it has not.
+    /// Returns `Err` if the Rollout has no step with this index.
     pub(super) fn require_step(&self, index: usize) -> Result<(), Misuse> {
         match self.steps().len() {
             steps if index < steps => Ok(()),
-            0 => Err(Misuse(format!(
-                "the Rollout has no step {index}: it has none"
-            ))),
+            0 => Err(Misuse("the Rollout has no steps".to_owned())),
             steps => Err(Misuse(format!(
                 "the Rollout has no step {index}: use 0 to {}",
                 steps - 1

@@ -43,8 +43,6 @@ mod intent;
 mod limits;
 mod managed_routes;
 mod matcher;
-#[cfg(test)]
-mod messages;
 mod mirror_policy;
 mod observe;
 mod ownership;
@@ -61,6 +59,8 @@ mod route;
 mod set_weight;
 mod table_state;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod weight;
 
 pub use admissible::{Admissible, Progress, Recorded};

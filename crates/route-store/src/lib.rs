@@ -30,13 +30,13 @@ mod keep;
 mod kube_api;
 mod lease;
 mod memory;
-#[cfg(all(test, feature = "kube"))]
-mod messages;
 mod request;
 mod resources;
 mod rollout;
 mod selection;
 mod table;
+#[cfg(all(test, feature = "kube"))]
+mod tests;
 
 use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,

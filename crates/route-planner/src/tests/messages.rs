@@ -68,6 +68,7 @@ fn after_refusal(it: &Refusal) -> Option<Refusal> {
         R::NegativeWeight { .. } => R::MaxWeight(0),
         R::MaxWeight(_) => R::NoStableRoute {
             stable: stable(),
+            selectors: "routeTableSelector and routeSelector",
             found: text("route a leads to Service shop/cart"),
         },
         R::NoStableRoute { .. } => R::Ambiguous {

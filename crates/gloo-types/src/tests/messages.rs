@@ -29,7 +29,18 @@ fn after_rule(it: &Rule) -> Option<Rule> {
         Rule::Target => Rule::KindForTcp,
         Rule::KindForTcp => Rule::NoSniHost,
         Rule::NoSniHost => Rule::ResponseStatus(99),
-        Rule::ResponseStatus(_) => return None,
+        Rule::ResponseStatus(_) => Rule::Port {
+            least: 1,
+            found: 70_000,
+        },
+        Rule::Port { .. } => Rule::HeaderName("x user".to_owned()),
+        Rule::HeaderName(_) => Rule::SeveralMatches,
+        Rule::SeveralMatches => Rule::Contradiction("x-user".to_owned()),
+        Rule::Contradiction(_) => Rule::Hidden {
+            route: "reviews".to_owned(),
+            by: "route all".to_owned(),
+        },
+        Rule::Hidden { .. } => return None,
     })
 }
 
