@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use kube::Api;
 use kube::api::DynamicObject;
-use plugin_commands::{Permission, permissions};
+use plugin_commands::{Permissions, permissions};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -136,7 +136,7 @@ const CONSEQUENCES: [(&str, &[Feature]); 15] = [
 
 /// A process without one permission, or with all, and its Rollout.
 struct Case {
-    missing: Option<Permission>,
+    missing: Option<Permissions>,
     /// Name of the user, its role, the context in the kubeconfig, and the namespace.
     name: String,
     /// Name of the plugin.
@@ -196,7 +196,11 @@ impl Case {
         }
         let resources = rule.resources.iter().flatten();
         let others = resources.filter(|it| *it != missing.resource).cloned();
-        let verbs = rule.verbs.iter().filter(|it| *it != missing.verb).cloned();
+        let verbs = rule
+            .verbs
+            .iter()
+            .filter(|it| !missing.verbs.contains(&it.as_str()))
+            .cloned();
         let of_others = PolicyRule {
             resources: Some(others.collect()),
             ..rule.clone()
@@ -354,8 +358,8 @@ impl Case {
         let Some(missing) = self.missing else {
             return Ok((works, 0, "you may do all that the plugin does".to_owned()));
         };
-        let Permission {
-            verb,
+        let Permissions {
+            verbs,
             resource,
             without,
             ..
@@ -364,7 +368,7 @@ impl Case {
         let consequence = consequences.find(|(text, _)| *text == without);
         let (_, failing) = consequence.with_context(|| format!("not in the table: {without}"))?;
         works.retain(|feature| !failing.contains(feature));
-        Ok((works, 1, format!("{verb} {resource}")))
+        Ok((works, 1, format!("{} {resource}", verbs.concat())))
     }
 
     /// Waits until a feature has an effect. Returns whether it had one in time.
@@ -526,7 +530,7 @@ fn all_are_checked(granted: &[PolicyRule]) -> Result<()> {
             for verb in &rule.verbs {
                 let is_known = known
                     .iter()
-                    .any(|it| it.resource == resource && it.verb == verb);
+                    .any(|it| it.resource == resource && it.verbs.contains(&verb.as_str()));
                 ensure!(is_known, "the doctor does not check {verb} {resource}");
             }
         }

@@ -338,19 +338,9 @@ fn described_table(table: &Value) -> String {
         .flatten()
         .filter_map(|route| {
             let destinations = route["forwardTo"]["destinations"].as_array()?;
-            let is_only = destinations.len() == 1;
-            let shares = destinations.iter().map(|it| {
-                let weight = &it["weight"];
-                let all = json!(100);
-                share(
-                    &it["ref"]["name"],
-                    if is_only && weight.is_null() {
-                        &all
-                    } else {
-                        weight
-                    },
-                )
-            });
+            let shares = destinations
+                .iter()
+                .map(|it| share(&it["ref"]["name"], &it["weight"]));
             Some(described(&route["name"], shares.collect()))
         });
     routes.collect::<Vec<_>>().join("; ")

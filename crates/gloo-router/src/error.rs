@@ -77,7 +77,7 @@ pub enum Failure {
     NotRead(String),
     /// Gloo has not accepted a table whose new weights let the controller scale down the stable Pods (`dynamicStableScale`).
     /// Holds the table and Gloo's message.
-    #[error("{0}: written, not yet accepted by Gloo: the stable Pods are kept until it is")]
+    #[error("{0}: the stable Pods are kept until Gloo accepts it")]
     NotAccepted(String),
     /// The Rollout has changed since the controller read it, for example because the controller was paused.
     #[error(

@@ -13,6 +13,8 @@ pub mod from_rpc;
 pub mod report;
 mod router;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub use error::{Failure, Failures, ShiftError};
 pub use from_rpc::{Policy, admissible};

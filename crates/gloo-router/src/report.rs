@@ -269,6 +269,19 @@ impl RepairOutcome {
     }
 }
 
+/// Says why a repair was not written.
+impl fmt::Display for RepairOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Written => "it was written",
+            Self::FencedLease => "another controller may be the leader",
+            Self::FencedRollout => "the Rollout has changed since its last call",
+            Self::Conflict => "another client wrote it at the same time",
+            Self::Failed => "it cannot be read, planned or written, and the plugin's log says why",
+        })
+    }
+}
+
 /// Why a part of a table is an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Orphanage {
@@ -327,10 +340,8 @@ impl fmt::Display for Report {
                 ..
             } => write!(
                 f,
-                "RouteTable {} was changed by another client and is not repaired for Rollout {}: {}",
-                table.key,
-                rollout.key,
-                outcome.as_str()
+                "RouteTable {} was changed by another client and is not repaired for Rollout {}: {outcome}",
+                table.key, rollout.key
             ),
             Self::Fight {
                 rollout,
@@ -347,7 +358,7 @@ impl fmt::Display for Report {
                     None => f.write_str("; metadata.managedFields does not name the other writer"),
                 }
             }
-            Self::Fights(count) => write!(f, "{count} tables are in a fight with another writer"),
+            Self::Fights(count) => write!(f, "tables in a fight with another writer: {count}"),
             Self::Orphaned {
                 rollout,
                 table,
@@ -372,7 +383,7 @@ impl fmt::Display for Report {
                 "{error}; nothing is repaired or restored from it until it is corrected or removed"
             ),
             Self::Orphans(count) => {
-                write!(f, "{count} tables have orphaned parts")
+                write!(f, "tables with orphaned parts: {count}")
             }
             Self::Restored {
                 rollout,
@@ -426,9 +437,14 @@ impl fmt::Display for Report {
                 Lack::Watch => "drift is repaired between the calls",
             }),
             Self::RolloutsBehind(lack, count) => {
-                write!(f, "{count} Rollouts are behind: {}", lack.as_str())
+                let what = match lack {
+                    Lack::Weight => "their last weight is not in force",
+                    Lack::Acceptance => "Gloo has not accepted their last weight",
+                    Lack::Watch => "changes of their tables are not seen",
+                };
+                write!(f, "Rollouts that are behind because {what}: {count}")
             }
-            Self::Holds(count) => write!(f, "{count} promotions are held"),
+            Self::Holds(count) => write!(f, "held promotions: {count}"),
             Self::Leads(leads) => f.write_str(match leads {
                 Some(true) => "the controller is the leader",
                 Some(false) => "the controller is not the leader",

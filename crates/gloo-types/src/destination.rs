@@ -38,11 +38,11 @@ impl DestinationReference {
     }
 }
 
-/// `KIND name`, for messages.
+/// `Kind name`, for messages.
 impl fmt::Display for DestinationReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.reference, &self.aws_lambda) {
-            (Some(reference), _) => write!(f, "{} {reference}", self.kind),
+            (Some(reference), _) => write!(f, "{} {reference}", self.kind.word()),
             (None, Some(lambda)) => write!(f, "AWS Lambda {}", lambda.function),
             (None, None) => f.write_str("a destination without ref"),
         }
@@ -98,6 +98,18 @@ open_enum! {
     }
 }
 
+impl DestinationKind {
+    /// The kind of the object, as Kubernetes names it.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Service => "Service",
+            Self::VirtualDestination => "VirtualDestination",
+            Self::ExternalService => "ExternalService",
+            Self::Other(other) => other,
+        }
+    }
+}
+
 /// Selects a port by number or by name; exactly one is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
@@ -107,6 +119,16 @@ pub struct PortSelector {
     pub number: Option<u32>,
     /// Port name.
     pub name: Option<String>,
+}
+
+/// The number or the name.
+impl fmt::Display for PortSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "{number}"),
+            None => f.write_str(self.name.as_deref().unwrap_or_default()),
+        }
+    }
 }
 
 /// Selects objects of a workspace. An empty field selects any.

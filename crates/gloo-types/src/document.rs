@@ -13,6 +13,7 @@ use serde::de::{
 use serde_json::{Map, Value};
 
 use crate::resource::{MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable};
+use crate::wrong_type::WrongType;
 
 /// Namespace and name of an object. Its `Display` form is `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,9 +90,9 @@ pub enum DocumentError {
         key: String,
         /// Dotted path of the field, for example `spec.http[2].name`.
         path: String,
-        /// The error of the decoder.
+        /// The type that the value must have.
         #[source]
-        source: serde_json::Error,
+        source: WrongType,
     },
 }
 
@@ -254,7 +255,7 @@ fn read<K: Resource, T: DeserializeOwned + Default>(
                 } else {
                     format!("{field}.{inner}")
                 },
-                source: error.into_inner(),
+                source: WrongType::new(error.inner()),
             }
         }),
     }

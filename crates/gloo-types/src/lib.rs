@@ -22,8 +22,11 @@ mod route_table;
 mod selector;
 mod service;
 mod status;
+#[cfg(test)]
+mod tests;
 mod validate;
 mod workspace;
+mod wrong_type;
 
 pub use destination::{
     AwsLambdaReference, DestinationKind, DestinationReference, DestinationSelector, LambdaOptions,
@@ -62,3 +65,4 @@ pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,
 };
+pub use wrong_type::WrongType;

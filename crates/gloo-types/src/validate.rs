@@ -29,42 +29,48 @@ impl fmt::Display for Violation {
 #[non_exhaustive]
 pub enum Rule {
     /// None of `http`, `tcp` and `tls` has a route.
-    #[error("a RouteTable needs at least one http, tcp or tls route")]
+    #[error("a RouteTable needs at least one http, tcp or tls route: add one")]
     NoRoutes,
     /// Two http routes have the same name. Gloo renames them.
-    #[error("route name {0} is used more than once")]
+    #[error("route name {0} is used more than once: rename one of them")]
     DuplicateName(String),
     /// A route has no action, or several.
-    #[error("a route needs exactly one action, found {0}")]
+    #[error(
+        "a route needs exactly one action, found {0}: set one of forwardTo, redirect, directResponse, graphql and delegate"
+    )]
     Actions(usize),
     /// The weights of a route do not sum to 100.
-    #[error("weights of a route must sum to 100, found {0}")]
+    #[error("weights of a route must sum to 100, found {0}: correct them")]
     WeightSum(u64),
     /// The sum of the weights that are set leaves less than 1 for each destination whose weight is absent or 0.
-    #[error("{unset} destinations without weight share {remainder}, at least 1 each is needed")]
+    #[error(
+        "weight 0 or none means a share of what the others leave, at least 1 for each, and they leave {remainder} for {unset}: remove it, or give each destination a weight"
+    )]
     NoRemainder {
-        /// Number of destinations without a weight.
-        unset: usize,
+        /// The destinations without a weight.
+        unset: String,
         /// 100 minus the sum of the weights that are set.
         remainder: u64,
     },
     /// A `forwardTo` has no destination.
-    #[error("a forwardTo without destinations needs a defaultDestination")]
+    #[error(
+        "a forwardTo without destinations needs a defaultDestination of the table: add one of the two"
+    )]
     NoDestination,
     /// More destinations than the API allows.
-    #[error("a route has at most 100 destinations, found {0}")]
+    #[error("a route has at most 100 destinations, found {0}: divide the route")]
     TooManyDestinations(usize),
     /// A destination has neither or both of `ref` and `awsLambda`.
-    #[error("a destination needs exactly one of ref and awsLambda")]
+    #[error("a destination needs exactly one of ref and awsLambda: set one of them")]
     Target,
     /// TCP routes cannot lead to an ExternalService.
-    #[error("a tcp route cannot lead to an EXTERNAL_SERVICE")]
+    #[error("a tcp route cannot lead to an ExternalService: use an http or tls route")]
     KindForTcp,
     /// A TLS matcher has no server name.
-    #[error("a tls matcher needs at least one sniHost")]
+    #[error("a tls matcher needs at least one entry of sniHosts: add the host")]
     NoSniHost,
     /// A direct response has a status outside 100 to 599.
-    #[error("status must be within 100 and 599, found {0}")]
+    #[error("status is {0}: use 100 to 599")]
     ResponseStatus(u32),
     /// A port that does not exist.
     #[error("a port must be within {least} and 65535, found {found}")]
@@ -370,21 +376,34 @@ pub fn is_header_name(name: &str) -> bool {
 /// Returns the rule that the weights of one route violate; `None` if they are valid. An empty list is valid.
 pub fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
     let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
-    broken_weight_rule(&weights)
+    broken_weight_rule(&weights, |index| {
+        destinations.get(index).map(ToString::to_string)
+    })
 }
 
-/// As [`weight_rule`], for weights without their destinations.
-pub fn broken_weight_rule(weights: &[Option<u32>]) -> Option<Rule> {
-    let set = weights.iter().flatten().filter(|weight| **weight > 0);
-    let sum: u64 = set.clone().map(|weight| u64::from(*weight)).sum();
-    let unset = weights.len() - set.count();
+/// As [`weight_rule`], for weights without their destinations. `name` returns the destination at an index.
+pub fn broken_weight_rule(
+    weights: &[Option<u32>],
+    name: impl Fn(usize) -> Option<String>,
+) -> Option<Rule> {
+    let is_set = |weight: &Option<u32>| weight.is_some_and(|weight| weight > 0);
+    let set = weights.iter().filter(|it| is_set(it)).flatten();
+    let sum: u64 = set.map(|weight| u64::from(*weight)).sum();
+    let unset = weights.iter().enumerate().filter(|(_, it)| !is_set(it));
+    let unset: Vec<usize> = unset.map(|(index, _)| index).collect();
     let remainder = 100_u64.saturating_sub(sum);
-    match unset {
+    match unset.len() {
         0 if weights.is_empty() || sum == 100 => None,
         0 => Some(Rule::WeightSum(sum)),
         _ if sum > 100 => Some(Rule::WeightSum(sum)),
         // The remainder is too small: each destination without a weight needs at least 1.
-        _ if remainder < u64::try_from(unset).unwrap_or(u64::MAX) => {
+        count if remainder < u64::try_from(count).unwrap_or(u64::MAX) => {
+            const SHOWN: usize = 5;
+            let names = unset.iter().copied().filter_map(name).take(SHOWN);
+            let mut unset = names.collect::<Vec<_>>().join(", ");
+            if count > SHOWN {
+                unset += &format!(" and {} more", count - SHOWN);
+            }
             Some(Rule::NoRemainder { unset, remainder })
         }
         _ => None,

@@ -49,7 +49,9 @@ fn weights_that_gloo_accepts() {
 #[test]
 fn weights_that_gloo_rejects() {
     let at = "spec.http[0].forwardTo.destinations";
-    let sum = |found: &str| format!("{at}: weights of a route must sum to 100, found {found}");
+    let sum = |found: &str| {
+        format!("{at}: weights of a route must sum to 100, found {found}: correct them")
+    };
     check(weighted(&[json!(75), json!(20)]), &[&sum("95")]);
     check(weighted(&[json!(75), json!(50)]), &[&sum("125")]);
     check(
@@ -60,14 +62,15 @@ fn weights_that_gloo_rejects() {
         weighted(&[json!(u32::MAX), json!(u32::MAX)]),
         &[&sum("8589934590")],
     );
-    let share = |found: &str| format!("{at}: {found} at least 1 each is needed");
-    check(
-        weighted(&[json!(100), json!(0)]),
-        &[&share("1 destinations without weight share 0,")],
-    );
+    let share = |left: u32, names: &str| {
+        format!(
+            "{at}: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave {left} for {names}: remove it, or give each destination a weight"
+        )
+    };
+    check(weighted(&[json!(100), json!(0)]), &[&share(0, "Service x")]);
     check(
         weighted(&[json!(99), json!(null), json!(0)]),
-        &[&share("2 destinations without weight share 1,")],
+        &[&share(1, "Service x, Service x")],
     );
 }
 
@@ -75,24 +78,24 @@ fn weights_that_gloo_rejects() {
 fn routes_that_gloo_rejects() {
     check(
         json!({}),
-        &["spec: a RouteTable needs at least one http, tcp or tls route"],
+        &["spec: a RouteTable needs at least one http, tcp or tls route: add one"],
     );
     check(
         json!({"http": [{"name": "a", "redirect": {}}, {"name": "a", "redirect": {}}, {"redirect": {}}, {"redirect": {}}]}),
-        &["spec.http[1].name: route name a is used more than once"],
+        &["spec.http[1].name: route name a is used more than once: rename one of them"],
     );
     check(
         json!({"http": [{}, {"redirect": {}, "directResponse": {"status": 99}}]}),
         &[
-            "spec.http[0]: a route needs exactly one action, found 0",
-            "spec.http[1]: a route needs exactly one action, found 2",
-            "spec.http[1].directResponse.status: status must be within 100 and 599, found 99",
+            "spec.http[0]: a route needs exactly one action, found 0: set one of forwardTo, redirect, directResponse, graphql and delegate",
+            "spec.http[1]: a route needs exactly one action, found 2: set one of forwardTo, redirect, directResponse, graphql and delegate",
+            "spec.http[1].directResponse.status: status is 99: use 100 to 599",
         ],
     );
     check(
         json!({"http": [{"forwardTo": {}}]}),
         &[
-            "spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+            "spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
         ],
     );
     check(
@@ -102,15 +105,15 @@ fn routes_that_gloo_rejects() {
     check(
         json!({"http": [{"forwardTo": {"destinations": [{}]}}]}),
         &[
-            "spec.http[0].forwardTo.destinations[0]: a destination needs exactly one of ref and awsLambda",
+            "spec.http[0].forwardTo.destinations[0]: a destination needs exactly one of ref and awsLambda: set one of them",
         ],
     );
     let many: Vec<Value> = (0..101).map(|_| json!({"ref": {"name": "x"}})).collect();
     check(
         json!({"http": [{"forwardTo": {"destinations": many}}]}),
         &[
-            "spec.http[0].forwardTo.destinations: a route has at most 100 destinations, found 101",
-            "spec.http[0].forwardTo.destinations: 101 destinations without weight share 100, at least 1 each is needed",
+            "spec.http[0].forwardTo.destinations: a route has at most 100 destinations, found 101: divide the route",
+            "spec.http[0].forwardTo.destinations: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave 100 for Service x, Service x, Service x, Service x, Service x and 96 more: remove it, or give each destination a weight",
         ],
     );
 }
@@ -120,13 +123,15 @@ fn tcp_and_tls_routes_that_gloo_rejects() {
     check(
         json!({"tcp": [{"forwardTo": {"destinations": [{"ref": {"name": "x"}, "kind": "EXTERNAL_SERVICE"}]}}, {}]}),
         &[
-            "spec.tcp[0].forwardTo.destinations[0].kind: a tcp route cannot lead to an EXTERNAL_SERVICE",
-            "spec.tcp[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+            "spec.tcp[0].forwardTo.destinations[0].kind: a tcp route cannot lead to an ExternalService: use an http or tls route",
+            "spec.tcp[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
         ],
     );
     check(
         json!({"tls": [{"matchers": [{"port": 1}], "forwardTo": {"destinations": [{"ref": {"name": "x"}}]}}]}),
-        &["spec.tls[0].matchers[0]: a tls matcher needs at least one sniHost"],
+        &[
+            "spec.tls[0].matchers[0]: a tls matcher needs at least one entry of sniHosts: add the host",
+        ],
     );
 }
 

@@ -64,7 +64,7 @@ fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
 }
 
 fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
-    log::install(flags.log_level.into(), flags.log_format())?;
+    log::install(flags.log_level, flags.log_format)?;
     flags.check()?;
     let policy = flags.policy();
     let metrics = Metrics::new(flags.metrics_per_rollout);
@@ -131,7 +131,7 @@ fn clusters(flags: &Flags, metrics: &Arc<Metrics>) -> Clusters {
 fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<S>> {
     let router = router
         .with_call_timeout(flags.call_timeout)
-        .with_promotion_guard(flags.has_promotion_guard());
+        .with_promotion_guard(flags.promotion_guard);
     Arc::new(router)
 }
 

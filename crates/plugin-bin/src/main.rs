@@ -2,7 +2,6 @@
 
 use std::{env, process::ExitCode};
 
-use clap::Parser as _;
 use dlmalloc::GlobalDlmalloc;
 use plugin_commands::CommandLine;
 use rollouts_rpc::PluginEnv;
@@ -12,5 +11,8 @@ use rollouts_rpc::PluginEnv;
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    plugin_bin::run(&CommandLine::parse(), &PluginEnv::from_vars(env::vars_os()))
+    match CommandLine::of_process() {
+        Ok(line) => plugin_bin::run(&line, &PluginEnv::from_vars(env::vars_os())),
+        Err(code) => code,
+    }
 }

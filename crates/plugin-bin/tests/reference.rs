@@ -64,7 +64,7 @@ fn permissions() -> String {
     let rows = permissions
         .chunk_by(|a, b| (a.group, a.resource, a.without) == (b.group, b.resource, b.without));
     for row in rows {
-        let verbs: Vec<&str> = row.iter().map(|it| it.verb).collect();
+        let verbs: Vec<&str> = row.iter().flat_map(|it| it.verbs).copied().collect();
         let resource = format!("{}.{}", row[0].resource, row[0].group);
         // The name of the core group is empty.
         let resource = resource.trim_end_matches('.');

@@ -7,14 +7,13 @@ mod config_map;
 mod permissions;
 mod plugin_file;
 
-pub use permissions::{Permission, permissions};
+pub use permissions::{Permissions, permissions};
 
 use std::collections::BTreeSet;
 
-use anyhow::Context as _;
 use futures::future::try_join_all;
 use gloo_router::{Policy, from_rpc};
-use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -53,8 +52,8 @@ pub(crate) struct Args {
     controller_namespace: String,
 
     /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
-    #[arg(long, value_name = "ACCOUNT")]
-    service_account: Option<String>,
+    #[arg(long, value_name = "ACCOUNT", value_parser = super::restore::key)]
+    service_account: Option<ObjectKey>,
 
     #[command(flatten)]
     live: Live,
@@ -119,10 +118,13 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     let management = clusters.tables.client().await?;
     let mut findings = vec![
         Finding::ok("plugin", crate::VERSION),
-        Finding::ok("API server", version(client, "the API server").await?),
+        Finding::ok(
+            "API server",
+            version(&clusters.local, "the API server").await?,
+        ),
     ];
     if !clusters.is_one() {
-        let version = version(management, "the API server of the management cluster").await?;
+        let version = version(&clusters.tables, "the API server of the management cluster").await?;
         findings.push(Finding::ok("management", version));
     }
     let (controller, finding) = controller(args, client).await;
@@ -141,28 +143,38 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
             .extend(entry.flags_policy().plugin_names);
     }
     output::progress("reading Rollouts");
-    let rollouts = match has_rollouts {
+    let read = match has_rollouts {
         true => subjects(&clusters.local, only.as_deref(), &mut findings).await,
         false => None,
     };
+    let rollouts = read.as_deref().unwrap_or_default();
+    let config = |it: &Subject| from_rpc::config(&policy, &it.rollout, &it.key).ok();
+    let users = rollouts.iter().filter_map(|it| Some((it, config(it)?)));
+    let users: Vec<(&Subject, PluginConfig)> = users.collect();
     // Without the Rollouts, nothing is known about the names that they use and the tables that they select.
-    if let Some(rollouts) = &rollouts {
+    if read.is_some() {
         findings.extend(config_map::names(&entries, rollouts));
-        findings.extend(advice(client, release, &policy, rollouts).await);
+        findings.extend(advice(client, release, &users).await);
     }
-    let are_known = rollouts.is_some();
-    let rollouts = rollouts.unwrap_or_default();
     let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
     if mirrors {
         has_resource(management, &mut findings, &MIRROR_POLICIES).await;
     }
-    let mut of_tables = namespaces(&policy, &rollouts);
+    let of_tables = users
+        .iter()
+        .flat_map(|(_, config)| &config.route_tables().namespaces);
+    let mut of_tables: BTreeSet<String> = of_tables.cloned().collect();
     of_tables.extend(only.clone().filter(|_| of_tables.is_empty()));
-    let places = Places { only, of_tables };
-    findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts, &places).await?);
-    if has_tables && are_known {
+    let of_rollouts = rollouts.iter().map(|it| it.key.namespace.clone());
+    let places = Places {
+        of_rollouts: of_rollouts.chain(only.clone()).collect(),
+        of_tables: of_tables.into_iter().collect(),
+        only,
+    };
+    findings.extend(check_permissions(args, clusters, mirrors, &policy, &places).await?);
+    if has_tables && read.is_some() {
         output::progress("reading RouteTables");
-        findings.extend(tables(&clusters.tables, management, &policy, &rollouts, &places).await);
+        findings.extend(tables(&clusters.tables, management, &users, &places).await);
     }
     Ok(findings)
 }
@@ -171,13 +183,18 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
 struct Places {
     /// The only namespace whose Rollouts the controller reads; `None` for all.
     only: Option<String>,
+    of_rollouts: BTreeSet<String>,
     of_tables: Vec<String>,
 }
 
-async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
-    let version = client.apiserver_version().await;
-    let version = version.map_err(ClientError::from);
-    let version = version.with_context(|| format!("cannot reach {what}"))?;
+async fn version(store: &KubeRouteStore, what: &str) -> anyhow::Result<String> {
+    let version = store.client().await?.apiserver_version().await;
+    let version = version.map_err(|error| {
+        let (server, error) = (store.server(), error_chain(&ClientError::from(error)));
+        anyhow::anyhow!(
+            "cannot reach {what} at {server}: {error}: start it, or choose another cluster with KUBECONFIG and --context"
+        )
+    })?;
     Ok(version.git_version)
 }
 
@@ -216,25 +233,14 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
         remedy,
     } = needed;
     let name = format!("{plural} of {group_version}");
-    let served = client.list_api_group_resources(group_version).await;
-    let (is_there, finding) = match served {
+    let finding = match client.list_api_group_resources(group_version).await {
         Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {
-            (true, Finding::ok(subject, name))
+            Finding::ok(subject, name)
         }
-        Ok(_) => (
-            false,
-            Finding::problem(subject, format!("no {name}: {remedy}")),
-        ),
-        Err(error) if is_absent(&error) => (
-            false,
-            Finding::problem(subject, format!("no {name}: {remedy}")),
-        ),
-        Err(error) => {
-            let error = ClientError::from(error);
-            let message = format!("cannot be checked: {}", error_chain(&error));
-            (true, Finding::warning(subject, message))
-        }
+        Err(error) if !is_absent(&error) => unreadable(subject, &name, error),
+        _ => Finding::problem(subject, format!("no {name}: {remedy}")),
     };
+    let is_there = finding.verdict != Verdict::Problem;
     findings.push(finding);
     is_there
 }
@@ -264,12 +270,10 @@ async fn controller(args: &Args, client: &Client) -> (Option<Deployed>, Finding)
 async fn advice(
     client: &Client,
     release: Option<ControllerRelease>,
-    policy: &Policy,
-    rollouts: &[Subject],
+    users: &[(&Subject, PluginConfig)],
 ) -> Vec<Finding> {
-    let uses_plugin = |it: &&Subject| from_rpc::config(policy, &it.rollout, &it.key).is_ok();
     let mut findings = Vec::new();
-    for subject in rollouts.iter().filter(uses_plugin) {
+    for (subject, _) in users {
         let status = &subject.rollout.status;
         let pong = controller::unprepared_pong(client, &subject.rollout, status).await;
         let advice = controller::abort_advice(release, &subject.api).into_iter();
@@ -331,14 +335,12 @@ async fn check_permissions(
     clusters: &Clusters,
     mirrors: bool,
     policy: &Policy,
-    rollouts: &[Subject],
     places: &Places,
 ) -> anyhow::Result<Vec<Finding>> {
     let controller = &args.controller_namespace;
-    let account = args.service_account.clone();
+    let account = args.service_account.as_ref().map(ToString::to_string);
     let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
     let local = Cluster {
-        subject: "permissions",
         client: clusters.local.client().await?,
         account: Some(&account),
         role: match places.only {
@@ -347,14 +349,9 @@ async fn check_permissions(
         },
         place: "",
     };
-    let in_namespaces: BTreeSet<String> = rollouts
-        .iter()
-        .map(|rollout| rollout.key.namespace.clone())
-        .chain(places.only.clone())
-        .collect();
-    let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
+    let in_namespaces: Vec<String> = places.of_rollouts.iter().cloned().collect();
     let of_tables = permissions::of_tables(mirrors, &places.of_tables);
-    let mut of_rollouts = permissions::of_rollouts(mirrors, &in_namespaces, controller);
+    let mut of_rollouts = permissions::of_rollouts(&in_namespaces, controller);
     if clusters.is_one() {
         of_rollouts.extend(of_tables);
         return Ok(permissions::examine(local, of_rollouts).await);
@@ -362,7 +359,6 @@ async fn check_permissions(
     let cluster = policy.cluster.as_deref().unwrap_or_default();
     let role = format!("ClusterRole argo-rollouts-workload-{cluster} of the management cluster");
     let management = Cluster {
-        subject: "permissions",
         client: clusters.tables.client().await?,
         // The kubeconfig contains the plugin's identity.
         account: None,
@@ -374,24 +370,11 @@ async fn check_permissions(
     Ok(findings)
 }
 
-/// Returns the namespaces of the Rollouts' tables.
-fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
-    let configs = rollouts
-        .iter()
-        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
-    let namespaces = configs.flat_map(|config| config.route_tables().namespaces.clone());
-    let mut namespaces: Vec<String> = namespaces.collect();
-    namespaces.sort();
-    namespaces.dedup();
-    namespaces
-}
-
 /// Checks for Applications that would revert the tables which Rollouts select.
 async fn tables(
     store: &KubeRouteStore,
     client: &Client,
-    policy: &Policy,
-    rollouts: &[Subject],
+    users: &[(&Subject, PluginConfig)],
     places: &Places,
 ) -> Vec<Finding> {
     let listed = match places.only {
@@ -401,24 +384,19 @@ async fn tables(
         }
         None => store.tables(None).await,
     };
-    let tables = match listed {
+    let mut tables = match listed {
         Ok(tables) => tables,
         Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
     };
-    let configs = rollouts
-        .iter()
-        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
-    let configs: Vec<_> = configs.collect();
-    let is_selected = |table: &&RouteTableDoc| {
-        let mut selectors = configs.iter().map(PluginConfig::route_tables);
+    tables.retain(|table| {
+        let mut selectors = users.iter().map(|(_, config)| config.route_tables());
         selectors.any(|it| it.matches(table.key(), table.labels()))
-    };
-    let selected: Vec<&RouteTableDoc> = tables.iter().filter(is_selected).collect();
+    });
     let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Application");
     let applications: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     match applications.list(&ListParams::default()).await {
-        Ok(list) => argo_cd::examine(&selected, &list.items),
+        Ok(list) => argo_cd::examine(&tables, &list.items),
         Err(error) if is_absent(&error) => {
             vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
         }

@@ -2,13 +2,14 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::builder::ArgPredicate;
-use clap::{Args, ValueEnum};
+use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser as _};
+use clap::{ArgAction, Args, ValueEnum};
 use gloo_router::Policy;
 use gloo_router::background::Settings;
 use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
+use tracing::level_filters::LevelFilter;
 
 /// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or environment variables for controllers
 /// before 1.7, which do not support `args`.
@@ -28,18 +29,24 @@ pub struct Flags {
         long,
         env = "GLOO_PLUGIN_LOG_LEVEL",
         value_name = "LEVEL",
-        default_value = "info"
+        default_value = "info",
+        value_parser = PossibleValuesParser::new(["error", "warn", "info", "debug", "trace"])
+            .try_map(|level| level.parse::<LevelFilter>())
     )]
-    pub log_level: LogLevel,
+    pub log_level: LevelFilter,
 
     /// Format of the log records on stderr; the controller reads both.
     #[arg(
         long,
         env = "GLOO_PLUGIN_LOG_FORMAT",
         value_name = "FORMAT",
-        default_value = "json"
+        default_value = "json",
+        value_parser = PossibleValuesParser::new(["json", "text"]).map(|format| match &*format {
+            "text" => LogFormat::Text,
+            _ => LogFormat::Json,
+        })
     )]
-    log_format: Format,
+    pub log_format: LogFormat,
 
     /// Use the YAML files of this directory instead of a cluster.
     #[arg(long, env = "GLOO_PLUGIN_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
@@ -62,18 +69,22 @@ pub struct Flags {
         long,
         env = "GLOO_PLUGIN_PROMOTION_GUARD",
         value_name = "SWITCH",
-        default_value = "on"
+        default_value = "on",
+        action = ArgAction::Set,
+        value_parser = PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
     )]
-    promotion_guard: Switch,
+    pub promotion_guard: bool,
 
     /// Repair a table that another client changes during an update: write the weights of the last call again.
     #[arg(
         long,
         env = "GLOO_PLUGIN_REPAIR",
         value_name = "SWITCH",
-        default_value = "on"
+        default_value = "on",
+        action = ArgAction::Set,
+        value_parser = PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
     )]
-    repair: Switch,
+    repair: bool,
 
     /// Delay between the deletion of a Rollout and the restore of its tables, in seconds.
     #[arg(long, env = "GLOO_PLUGIN_GC_AFTER", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
@@ -137,7 +148,7 @@ pub(crate) struct ClusterFlags {
     context: Option<String>,
 
     /// With --kubeconfig: name of the Rollouts' cluster, unique within the management cluster. Default: remote.
-    #[arg(long, env = "GLOO_PLUGIN_CLUSTER_NAME", value_name = "NAME", default_value_if("kubeconfig", ArgPredicate::IsPresent, "remote"), requires = "kubeconfig", value_parser = cluster_name)]
+    #[arg(long, env = "GLOO_PLUGIN_CLUSTER_NAME", value_name = "NAME", default_value_if("kubeconfig", ArgPredicate::IsPresent, "remote"), value_parser = cluster_name)]
     cluster_name: Option<String>,
 
     /// Deadline of each request to the API server, in seconds.
@@ -179,33 +190,6 @@ pub enum Protocol {
     Grpc,
 }
 
-/// Severity of log records.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[expect(
-    missing_docs,
-    reason = "the names say it, and doc comments would clutter --help"
-)]
-pub enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-/// Turns a feature on or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-    Text,
-}
-
 impl Flags {
     /// Returns what Rollouts may configure.
     #[must_use]
@@ -241,23 +225,9 @@ impl Flags {
     /// Returns the settings of the work outside of calls.
     pub fn background_settings(&self) -> Settings {
         Settings {
-            repair: self.repair == Switch::On,
+            repair: self.repair,
             collect_after: self.gc_after,
             request_timeout: self.cluster.request_timeout,
-        }
-    }
-
-    /// Whether promotions are held.
-    pub fn has_promotion_guard(&self) -> bool {
-        self.promotion_guard == Switch::On
-    }
-
-    /// Returns the format of log records.
-    #[must_use]
-    pub const fn log_format(&self) -> LogFormat {
-        match self.log_format {
-            Format::Json => LogFormat::Json,
-            Format::Text => LogFormat::Text,
         }
     }
 }
@@ -271,7 +241,10 @@ impl PolicyFlags {
             route_table_namespaces: self.allowed_route_table_namespaces.clone(),
             destination_namespaces: self.allowed_destination_namespaces.clone(),
             allow_top_placement: self.allow_top_placement,
-            cluster: cluster.cluster_name.clone(),
+            cluster: cluster
+                .cluster_name
+                .clone()
+                .filter(|_| cluster.kubeconfig.is_some()),
         }
     }
 }
@@ -292,18 +265,6 @@ impl ClusterFlags {
         match self.kubeconfig {
             Some(_) => (local, Some(named)),
             None => (named, None),
-        }
-    }
-}
-
-impl From<LogLevel> for tracing::level_filters::LevelFilter {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Error => Self::ERROR,
-            LogLevel::Warn => Self::WARN,
-            LogLevel::Info => Self::INFO,
-            LogLevel::Debug => Self::DEBUG,
-            LogLevel::Trace => Self::TRACE,
         }
     }
 }
@@ -330,6 +291,11 @@ fn cluster_name(text: &str) -> Result<String, String> {
     } else {
         Err("expected a name of lower case letters, digits, - and .".to_owned())
     }
+}
+
+pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse()
+        .map_err(|_| "use a whole number, such as 10".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -444,7 +410,8 @@ mod tests {
                 r#"the API server; Some("the API server of kubeconfig /f (context a)"); Some("east-1")"#,
             ),
         );
-        check(&["--cluster-name=east"], Err("--kubeconfig"));
+        // A variable that is set for the plugin does not disturb the commands.
+        check(&["--cluster-name=east"], Ok("the API server; None; None"));
         for nonsense in ["", "a@b", "a_b", "a/b", "-a", "a-", "A", &"a".repeat(64)] {
             let name = format!("--cluster-name={nonsense}");
             check(&["--kubeconfig=/f", &name], Err("expected a name"));

@@ -5,11 +5,11 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-use gloo_types::ObjectKey;
-use rollouts_rpc::error_chain;
+use gloo_types::{ObjectKey, WrongType};
+use rollouts_rpc::error_line;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{Location, MessageFormatter as _, Spanned, UserMessageFormatter};
 
 /// One object of a file.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Manifest {
     pub(super) fn unreadable(&self, at: &str, error: &dyn Error) -> Unreadable {
         Unreadable {
             spot: self.spot(&path(at)),
-            reason: error_chain(error),
+            reason: error_line(error),
         }
     }
 
@@ -154,12 +154,11 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     } else {
         fs::read_to_string(path)
     };
-    let text = text.map_err(|error| failed(None, format!("cannot be read: {error}")))?;
+    let text =
+        text.map_err(|error| failed(None, format!("cannot be read: {}", reason_of(&error))))?;
     let documents: Vec<Located> = serde_saphyr::from_multiple(&text).map_err(|error| {
         let place = error.location().and_then(Place::of);
-        let text = error.without_snippet().to_string();
-        let reason = text.lines().next().unwrap_or_default();
-        failed(place, format!("invalid YAML: {reason}"))
+        failed(place, wrong_yaml(&error))
     })?;
     let mut manifests = Vec::new();
     for document in &documents {
@@ -173,6 +172,35 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
         }
     }
     Ok(manifests)
+}
+
+/// Says why a file cannot be read, without the number that the operating system gives the error.
+fn reason_of(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => "it is not text in UTF-8".to_owned(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error")
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        }
+    }
+}
+
+/// Says why a text is not YAML that can be read, without its position.
+pub(super) fn wrong_yaml(error: &serde_saphyr::Error) -> String {
+    let error = error.without_snippet();
+    if matches!(error, serde_saphyr::Error::Budget { .. }) {
+        return "too many values, or nested too deeply: split the file".to_owned();
+    }
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error {
+        return format!("the key {key} is twice in one object: remove one of them");
+    }
+    let text = UserMessageFormatter.format_message(error);
+    // The parser's own errors end with their position.
+    let text = text.split(" at line ").next().unwrap_or_default();
+    format!("invalid YAML: {}", WrongType::new(text))
 }
 
 /// A value of a YAML document with its position.

@@ -22,13 +22,14 @@ mod validate;
 mod world;
 
 pub use controller::{AbortDelay, ControllerRelease};
-pub use doctor::{Permission, permissions};
-pub use flags::{Flags, LogLevel, Protocol};
+pub use doctor::{Permissions, permissions};
+pub use flags::{Flags, Protocol};
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use rollouts_rpc::error_line;
 
 /// The name of the program.
 const PROGRAM: &str = "rollouts-plugin-trafficrouter-glooplatform";
@@ -51,7 +52,7 @@ pub const HINT: &str =
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success; 1 a problem was found, or the plugin would refuse; \
-2 the command line is wrong; 3 an input or the cluster cannot be read.";
+2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.";
 
 /// Argo Rollouts traffic router for Solo.io Gloo Platform.
 ///
@@ -90,6 +91,11 @@ enum Command {
     },
 }
 
+/// A mistake of the command line that only the objects show.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
+
 /// The answer of a command that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -98,6 +104,25 @@ enum Answer {
 }
 
 impl CommandLine {
+    /// Parses the command line of this process. Returns the exit code if there is nothing else to do: after `--help`, or if the
+    /// line is wrong.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn of_process() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|answer| {
+            if answer.use_stderr() {
+                // If stderr is closed, the message is lost.
+                let _ = answer.print();
+                return ExitCode::from(2);
+            }
+            match output::print(&answer.render().ansi().to_string()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(&error),
+            }
+        })
+    }
+
     /// Runs the command that the line names, or `plugin` if it names none. `--help` lists the exit codes.
     pub fn run(&self, plugin: impl FnOnce(&Flags) -> ExitCode) -> ExitCode {
         let Some(command) = &self.command else {
@@ -106,25 +131,22 @@ impl CommandLine {
         match answer(command) {
             Ok(Answer::Yes) => ExitCode::SUCCESS,
             Ok(Answer::No) => ExitCode::from(1),
-            Err(error) => {
-                output::print_error(&one_line(&error));
-                ExitCode::from(3)
-            }
+            Err(error) => failed(&error),
         }
     }
 }
 
-/// Formats an error and its causes as one line. Of each only the first line is used, since some continue with an excerpt.
+/// Prints an error and returns its exit code.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    output::print_error(&one_line(error));
+    ExitCode::from(if error.is::<Misuse>() { 2 } else { 3 })
+}
+
+/// Formats an error and its causes as one line, without the number that the operating system gives an error.
 fn one_line(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        let line = cause.lines().next().unwrap_or_default();
-        if !text.contains(line) {
-            text += if text.is_empty() { "" } else { ": " };
-            text += line;
-        }
-    }
-    text
+    let line = error_line(error.as_ref());
+    let text = line.split(" (os error").next();
+    text.unwrap_or_default().to_owned()
 }
 
 fn answer(command: &Command) -> anyhow::Result<Answer> {

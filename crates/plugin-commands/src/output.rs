@@ -5,6 +5,7 @@ use std::io::Write as _;
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
 use clap::ValueEnum;
+use rollouts_rpc::escaped;
 use serde::Serialize;
 use serde_json::Value;
 use similar::{
@@ -53,7 +54,16 @@ impl Format {
 }
 
 pub(super) fn json<R: Serialize>(report: &R) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(report)? + "\n")
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    // Other control characters are only in strings, where JSON has its own form for them.
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_ascii() || escaped(c.encode_utf8(&mut [0; 4])).len() == c.len_utf8() {
+            true => safe.push(c),
+            false => safe += &format!("\\u{:04x}", u32::from(c)),
+        }
+    }
+    Ok(safe)
 }
 
 pub(super) fn yaml<R: Serialize>(report: &R) -> anyhow::Result<String> {
@@ -72,7 +82,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
 /// Prints an error to stderr.
 pub(super) fn print_error(text: &str) {
     // If stderr is closed, the message is lost.
-    let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
+    let _ = write!(anstream::stderr(), "{}", line(RED, "error", text));
 }
 
 /// Prints to stderr what takes some time, if it is a terminal.
@@ -84,7 +94,12 @@ pub(super) fn progress(what: &str) {
 }
 
 pub(super) fn styled(style: Style, text: &str) -> String {
-    format!("{style}{text}{style:#}")
+    format!("{style}{}{style:#}", escaped(text))
+}
+
+/// Returns a line that begins with a word such as `error`.
+pub(super) fn line(style: Style, word: &str, text: &str) -> String {
+    format!("{}: {}\n", styled(style, word), escaped(text))
 }
 
 /// Returns a unified diff of two objects as YAML, without fields that only machines use. Empty if they are equal.
@@ -99,8 +114,9 @@ pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result
     let mut text = String::new();
     for hunk in capture.into_grouped_ops(CONTEXT) {
         if text.is_empty() {
-            text += &styled(BOLD, &format!("--- {label}\n+++ {label}, changed"));
-            text.push('\n');
+            for line in [format!("--- {label}"), format!("+++ {label}, changed")] {
+                text += &(styled(BOLD, &line) + "\n");
+            }
         }
         text += &format!("{CYAN}{}{CYAN:#}\n", UnifiedHunkHeader::new(&hunk));
         for change in hunk.iter().flat_map(|op| op.iter_changes(&before, &after)) {
@@ -109,8 +125,7 @@ pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result
                 ChangeTag::Delete => ('-', RED),
                 ChangeTag::Insert => ('+', GREEN),
             };
-            let line = change.value();
-            text += &format!("{style}{sign}{line}{style:#}\n");
+            text += &(styled(style, &format!("{sign}{}", change.value())) + "\n");
         }
     }
     Ok(text)
@@ -153,26 +168,24 @@ fn manifest(object: &Value) -> anyhow::Result<String> {
 
 /// Formats rows as columns, each as wide as its widest cell. The first row is the header.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let rows = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| escaped(cell)));
+    let rows: Vec<[String; N]> = rows.collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for (index, row) in rows.iter().enumerate() {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            line += &format!("{cell:width$}  ");
-        }
-        let line = line.trim_end();
-        text += &if index == 0 {
-            styled(BOLD, line)
-        } else {
-            line.to_owned()
-        };
-        text.push('\n');
-    }
-    text
+    let lines = rows.iter().enumerate().map(|(index, row)| {
+        let cells = row.iter().zip(widths);
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:width$}  "))
+            .collect();
+        let style = if index == 0 { BOLD } else { Style::new() };
+        styled(style, line.trim_end()) + "\n"
+    });
+    lines.collect()
 }
 
 #[cfg(test)]
@@ -180,6 +193,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn cells_are_aligned_and_control_characters_are_escaped() {
+        let rows = [["A", "B"], ["a", "1"], ["b\n", "\u{202e}"]];
+        let text = table(&rows.map(|row| row.map(str::to_owned)));
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(plain, "A    B\na    1\nb\\n  \\u{202e}\n");
+    }
 
     #[test]
     fn a_diff_omits_fields_of_machines() {

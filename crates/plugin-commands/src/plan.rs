@@ -2,22 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use gloo_router::from_rpc;
 use gloo_types::ObjectKey;
-use rollouts_rpc::{Rollout, WeightDestination};
+use rollouts_rpc::{Rollout, WeightDestination, escaped};
 use route_store::{MemoryRouteStore, Operation};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Answer;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
 use super::trial::{Objects, Trial, objects, unmatched_entries};
 use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
+use super::{Answer, Misuse};
+use crate::flags::whole;
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.
 ///
@@ -31,7 +32,7 @@ Examples:
   plan -f rollout.yaml --live --weight 50           the Rollout of a file, the tables of the cluster
   plan shop/reviews --weight 25 -o patch            the JSON Patch that would be sent
 
-Exit codes: 0 planned; 1 the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+Exit codes: 0 planned; 1 the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,
@@ -55,7 +56,7 @@ pub(crate) struct Args {
 #[group(required = true, multiple = false)]
 struct Asked {
     /// SetWeight with this weight.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<i32>)]
     weight: Option<i32>,
 
     /// SetHeaderRoute, with the matches of the step that sets this route.
@@ -71,7 +72,7 @@ struct Asked {
     remove_managed_routes: bool,
 
     /// All calls at this step, counted from 0 as status.currentStepIndex is; at an experiment, those while it runs.
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = whole::<usize>)]
     step: Option<usize>,
 }
 
@@ -199,10 +200,11 @@ impl Args {
             let max = rollout.max_traffic_weight();
             let others = self.additional.iter().map(|(_, weight)| *weight);
             for weight in [weight].into_iter().chain(others) {
-                ensure!(
-                    (0..=max).contains(&weight),
-                    "{weight} is not a weight of this Rollout: use 0 to {max}"
-                );
+                if !(0..=max).contains(&weight) {
+                    let mistake =
+                        format!("{weight} is not a weight of this Rollout: use 0 to {max}");
+                    bail!(Misuse(mistake));
+                }
             }
             let additional = self
                 .additional
@@ -214,20 +216,49 @@ impl Args {
                 });
             return Ok((rollout, vec![Call::SetWeight(weight, additional.collect())]));
         }
-        let is_asked_for = |call: &Call| match call {
-            Call::SetHeaderRoute(route) => Some(&route.name) == asked.header_route.as_ref(),
-            Call::SetMirrorRoute(route) => Some(&route.name) == asked.mirror_route.as_ref(),
-            _ => false,
+        let (name, is_header) = match (&asked.header_route, &asked.mirror_route) {
+            (Some(name), _) => (name, true),
+            (None, Some(name)) => (name, false),
+            (None, None) => return Ok((rollout, vec![Call::RemoveManagedRoutes])),
         };
-        if let Some(name) = asked.header_route.as_ref().or(asked.mirror_route.as_ref()) {
-            let mut passes = update.passes(None).into_iter();
-            let found = passes.find_map(|pass| {
-                let call = pass.calls.into_iter().find(is_asked_for)?;
-                Some((pass.rollout, vec![call]))
-            });
-            return found.with_context(|| format!("no step sets a route {name}"));
+        let mut set = BTreeSet::new();
+        for pass in update.passes(None) {
+            for call in pass.calls {
+                let (found, kind) = match &call {
+                    Call::SetHeaderRoute(route) => (&route.name, true),
+                    Call::SetMirrorRoute(route) => (&route.name, false),
+                    _ => continue,
+                };
+                if (found, kind) == (name, is_header) {
+                    return Ok((pass.rollout, vec![call]));
+                }
+                set.insert((found.clone(), kind));
+            }
         }
-        Ok((rollout, vec![Call::RemoveManagedRoutes]))
+        bail!(Misuse(no_such_route(name, is_header, &set)))
+    }
+}
+
+/// Says which managed routes the steps set. Each has a name, and whether it is a header route.
+fn no_such_route(name: &str, is_header: bool, set: &BTreeSet<(String, bool)>) -> String {
+    let (kind, flag) = match is_header {
+        true => ("mirror", "--mirror-route"),
+        false => ("header", "--header-route"),
+    };
+    if set.contains(&(name.to_owned(), !is_header)) {
+        return format!("{name} is a {kind} route: use {flag}");
+    }
+    let others = set.iter().filter(|(_, kind)| *kind == is_header);
+    let others: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
+    match others.as_slice() {
+        [] => format!(
+            "no step sets a {kind} route",
+            kind = if is_header { "header" } else { "mirror" }
+        ),
+        others => format!(
+            "no step sets a route {name}: use one of {}",
+            others.join(", ")
+        ),
     }
 }
 
@@ -264,9 +295,9 @@ fn without_version(patch: &json_patch::Patch) -> Value {
 
 fn text(report: &Report) -> anyhow::Result<String> {
     let mut text = styled(BOLD, &format!("Rollout {}", report.rollout));
-    text += &format!(": {}\n", report.calls.join(", "));
+    text += &format!(": {}\n", escaped(&report.calls.join(", ")));
     if let Some(assumed) = report.assumed {
-        text += &styled(DIM, &format!("{assumed}\n"));
+        text += &(styled(DIM, assumed) + "\n");
     }
     for change in &report.changes {
         let label = format!("{} {}", change.kind, change.object);
@@ -277,14 +308,14 @@ fn text(report: &Report) -> anyhow::Result<String> {
         text += "\n";
     }
     for warning in &report.warnings {
-        text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+        text += &output::line(YELLOW, "warning", warning);
     }
     if let Some(unmatched) = &report.unmatched {
-        text += &format!("{RED}error{RED:#}: {unmatched}\n");
+        text += &output::line(RED, "error", unmatched);
     }
     match &report.refused {
-        Some(reason) => text += &format!("{RED}refused{RED:#}: {reason}\n"),
-        None if report.changes.is_empty() => text += &styled(DIM, "nothing changes\n"),
+        Some(reason) => text += &output::line(RED, "refused", reason),
+        None if report.changes.is_empty() => text += &(styled(DIM, "nothing changes") + "\n"),
         None => {}
     }
     Ok(text)
@@ -303,7 +334,11 @@ fn patch(report: &Report) -> anyhow::Result<String> {
     match (patches.next(), patches.next(), whole) {
         (None, _, true) => Ok("[]\n".to_owned()),
         (Some(patch), None, true) => output::json(patch),
-        _ => bail!("the change is not a single JSON Patch: use -o json, which shows all changes"),
+        _ => {
+            let mistake =
+                "the change is not a single JSON Patch: use -o json, which shows all changes";
+            bail!(Misuse(mistake.to_owned()))
+        }
     }
 }
 

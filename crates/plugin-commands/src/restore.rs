@@ -9,9 +9,9 @@ use route_planner::{Plan, belongs_to, is_for_table, marked, restore};
 use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
 
-use super::Answer;
 use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
 use super::world::{self, Live, Subject};
+use super::{Answer, Misuse};
 
 /// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
 ///
@@ -177,9 +177,12 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
     let mut text = match work.existence {
         Existence::Exists => String::new(),
         Existence::Gone => format!("this cluster has no Rollout {rollout}\n\n"),
-        Existence::Unknown => format!(
-            "{YELLOW}warning{YELLOW:#}: the Rollouts of that cluster cannot be read here: make sure that {rollout} was deleted\n\n"
-        ),
+        Existence::Unknown => {
+            let message = format!(
+                "the Rollouts of that cluster cannot be read here: make sure that {rollout} was deleted"
+            );
+            output::line(YELLOW, "warning", &message) + "\n"
+        }
     };
     for policy in &work.policies {
         text += &styled(BOLD, &format!("MirrorPolicy {} is deleted", policy.key()));
@@ -193,14 +196,15 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
     {
         text += &output::diff(&format!("RouteTable {}", plan.table), before, after)?;
         for warning in &plan.warnings {
-            text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+            text += &output::line(YELLOW, "warning", &warning.to_string());
         }
         text.push('\n');
     }
     for table in &work.in_use {
-        text += &format!(
-            "{YELLOW}skipped{YELLOW:#}: Rollout {rollout} exists and selects RouteTable {table}: abort the Rollout instead\n"
+        let message = format!(
+            "Rollout {rollout} exists and selects RouteTable {table}: abort the Rollout instead"
         );
+        text += &output::line(YELLOW, "skipped", &message);
     }
     if work.changes.is_empty() && work.policies.is_empty() && work.in_use.is_empty() {
         text += &(styled(DIM, &format!("no table has parts of Rollout {rollout}")) + "\n");
@@ -211,7 +215,8 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
 /// Asks for confirmation on the terminal.
 fn is_confirmed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        bail!("cannot ask for confirmation without a terminal: give --yes or --dry-run");
+        let mistake = "cannot ask for confirmation without a terminal: give --yes or --dry-run";
+        bail!(Misuse(mistake.to_owned()));
     }
     output::print("Write this? [y/N] ")?;
     let mut answer = String::new();
@@ -221,7 +226,7 @@ fn is_confirmed() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn key(text: &str) -> Result<ObjectKey, String> {
+pub(super) fn key(text: &str) -> Result<ObjectKey, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
             Ok(ObjectKey::new(namespace, name))

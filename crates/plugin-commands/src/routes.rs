@@ -1,8 +1,10 @@
-//! Summarises where each route of a RouteTable leads.
+//! Where each route of a RouteTable leads: the weights that are written and what the gateway makes of them, each destination
+//! under one name.
+
+use std::collections::BTreeSet;
 
 use gloo_types::{
-    DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
-    effective_weights,
+    DestinationReference, HttpRoute, MirrorPolicyDoc, RouteTableDoc, effective_weights,
 };
 use rollouts_rpc::{Rollout, WeightDestination};
 use route_planner::managed_by;
@@ -39,27 +41,136 @@ pub(super) struct Rounded {
 /// The destination of copies of a route's requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Copies {
-    pub(super) destination: String,
+    #[serde(rename = "destination")]
+    to: Place,
     /// Percent of the route's requests that are copied.
-    pub(super) percentage: f64,
+    percentage: f64,
 }
 
 /// A destination and its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
-    pub(super) destination: String,
-    /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
-    /// documents at least 1.
+    #[serde(rename = "destination")]
+    pub(super) to: Place,
+    /// The weight in the table; absent if the table has none.
     pub(super) weight: Option<u32>,
-    /// Name of its object.
-    #[serde(skip)]
-    pub(super) service: Option<String>,
+    /// The percentage of the route's traffic that Gloo's API reference documents.
+    pub(super) percent: u32,
+}
+
+/// What a destination leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    name: String,
+    subset: String,
+    kind: String,
+    cluster: String,
+    namespace: String,
+    port: String,
+    /// The name in this output, see [`name_all`].
+    shown: String,
+}
+
+impl Serialize for Place {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.shown)
+    }
+}
+
+impl Place {
+    fn of(destination: &DestinationReference, table: &RouteTableDoc) -> Self {
+        let values: Vec<&str> = destination.subset.values().map(String::as_str).collect();
+        let mut place = Self {
+            subset: values.join(","),
+            kind: destination.kind.word().to_owned(),
+            port: destination
+                .port
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+            ..Self::default()
+        };
+        match &destination.reference {
+            Some(object) => {
+                place.name.clone_from(&object.name);
+                place.cluster.clone_from(&object.cluster);
+                object
+                    .namespace_from(&table.key().namespace)
+                    .clone_into(&mut place.namespace);
+            }
+            None => place.name = destination.to_string(),
+        }
+        place
+    }
+
+    /// Whether it is the Service, or the subset of a Service with Pods of this hash.
+    fn is(&self, service: &str, hash: &str) -> bool {
+        match self.subset.as_str() {
+            "" => self.name == service,
+            subset => subset.split(',').any(|value| value == hash),
+        }
+    }
+
+    /// Returns the shortest name that no other place has.
+    fn name_among(&self, all: &BTreeSet<Self>) -> String {
+        let twins = || {
+            all.iter()
+                .filter(|it| (&it.name, &it.subset) == (&self.name, &self.subset))
+        };
+        let if_differs = |of: fn(&Self) -> &String, text: String| match of(self).is_empty() {
+            false if twins().any(|it| of(it) != of(self)) => text,
+            _ => String::new(),
+        };
+        let subset = match self.subset.as_str() {
+            "" => String::new(),
+            subset => format!("[{subset}]"),
+        };
+        [
+            if_differs(|it| &it.kind, format!("{} ", self.kind)),
+            if_differs(|it| &it.cluster, format!("{}/", self.cluster)),
+            if_differs(|it| &it.namespace, format!("{}/", self.namespace)),
+            self.name.clone(),
+            if_differs(|it| &it.port, format!(":{}", self.port)),
+            subset,
+        ]
+        .concat()
+    }
+}
+
+/// Names each destination of an output: as short as possible, and everywhere the same.
+pub(super) fn name_all<'a>(routes: impl Iterator<Item = &'a mut RouteState>) {
+    let mut places: Vec<&mut Place> = Vec::new();
+    for route in routes {
+        places.extend(route.destinations.iter_mut().map(|it| &mut it.to));
+        places.extend(route.copies.iter_mut().map(|it| &mut it.to));
+    }
+    let all: BTreeSet<Place> = places.iter().map(|it| Place::clone(it)).collect();
+    for place in places {
+        place.shown = place.name_among(&all);
+    }
+}
+
+impl Share {
+    /// The percentage that the owner means: none for weight 0.
+    fn meant(&self) -> u32 {
+        match self.weight {
+            Some(0) => 0,
+            _ => self.percent,
+        }
+    }
 }
 
 impl RouteState {
     /// Whether both are states of one route.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.table == other.table && self.route == other.route
+    }
+
+    /// Returns the percentages of the destinations that are the Service, or its Pods with this hash. Without a namespace, in any.
+    pub(super) fn percents(&self, namespace: Option<&str>, service: &str, hash: &str) -> Vec<u32> {
+        let shares = self.destinations.iter();
+        let shares = shares.filter(|it| namespace.is_none_or(|near| it.to.namespace == near));
+        let shares = shares.filter(|it| it.to.is(service, hash));
+        shares.map(Share::meant).collect()
     }
 
     /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
@@ -71,17 +182,21 @@ impl RouteState {
         additional: &[WeightDestination],
     ) -> Option<String> {
         let services = rollout.services().filter(|_| self.managed_by.is_none())?;
-        // `None` for subsets of one Service.
-        let share = |service: &str| {
-            let is_it = |share: &&Share| share.service.as_deref() == Some(service);
-            let mut found = self.destinations.iter().filter(is_it);
-            let share = found.next().map_or(0, |share| share.weight.unwrap_or(0));
-            found.next().is_none().then_some(share)
+        let status = &rollout.status;
+        let share = |service: &str, hash: &str| match *self.percents(
+            Some(&rollout.metadata.namespace),
+            service,
+            hash,
+        ) {
+            [] => Some(0),
+            [percent] => Some(percent),
+            // It is not known which is meant.
+            _ => None,
         };
-        let canary = share(services.canary)?;
-        let mut all = canary + share(services.stable)?;
+        let canary = share(services.canary, &status.current_pod_hash)?;
+        let mut all = canary + share(services.stable, &status.stable_rs)?;
         for other in additional {
-            all += share(&other.service_name)?;
+            all += share(&other.service_name, &other.pod_template_hash)?;
         }
         // More than the maximum is scaled down.
         let whole = additional.iter().map(|it| i64::from(it.weight));
@@ -98,14 +213,25 @@ impl RouteState {
         })
     }
 
-    pub(super) fn shares(&self) -> String {
+    /// Describes the weights in the table.
+    pub(super) fn written(&self) -> String {
         let shares = self.destinations.iter();
         let shares = shares.map(|it| match it.weight {
-            Some(weight) => format!("{} {weight}", it.destination),
-            None => format!("{} unset", it.destination),
+            Some(weight) => format!("{} {weight}", it.to.shown),
+            None => it.to.shown.clone(),
+        });
+        shares.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Describes what the gateway makes of them, in the same order.
+    pub(super) fn traffic(&self) -> String {
+        let shares = self.destinations.iter();
+        let shares = shares.map(|it| match it.weight {
+            Some(0) => format!("0 or {} %", it.percent),
+            _ => format!("{} %", it.percent),
         });
         let copies = self.copies.iter();
-        let copies = copies.map(|it| format!("copies to {} {}", it.destination, it.percentage));
+        let copies = copies.map(|it| format!("{} % copied to {}", it.percentage, it.to.shown));
         let text = shares.chain(copies).collect::<Vec<_>>().join(", ");
         match self.rounded {
             Some(Rounded { asked, gets }) => {
@@ -122,22 +248,17 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         return Vec::new();
     };
     let state = |route: String, destinations: &[DestinationReference]| {
-        let weights = effective_weights(destinations);
-        let is_zero = |destination: &DestinationReference| destination.weight == Some(0);
-        let weights = destinations.iter().zip(weights);
-        let weights = weights.map(|(it, weight)| Some(weight).filter(|_| !is_zero(it)));
-        let shares = names(destinations).into_iter().zip(weights);
+        let percents = effective_weights(destinations);
+        let shares = destinations.iter().zip(percents);
+        let shares = shares.map(|(it, percent)| Share {
+            to: Place::of(it, table),
+            weight: it.weight,
+            percent,
+        });
         RouteState {
             table: table.key().to_string(),
             route,
-            destinations: shares
-                .zip(destinations)
-                .map(|((destination, weight), it)| Share {
-                    destination,
-                    weight,
-                    service: it.reference.as_ref().map(|it| it.name.clone()),
-                })
-                .collect(),
+            destinations: shares.collect(),
             ..RouteState::default()
         }
     };
@@ -187,7 +308,7 @@ fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]
             && let Some(destination) = &config.destination
         {
             copies.push(Copies {
-                destination: short_name(destination),
+                to: Place::of(destination, table),
                 percentage: config.percentage.unwrap_or(100.0),
             });
         }
@@ -195,53 +316,26 @@ fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]
     copies
 }
 
-/// Returns a name for each destination of a route: the shortest that distinguishes it.
-fn names(destinations: &[DestinationReference]) -> Vec<String> {
-    let short: Vec<String> = destinations.iter().map(short_name).collect();
-    let named = destinations.iter().zip(&short).map(|(destination, name)| {
-        if short.iter().filter(|it| *it == name).count() == 1 {
-            return name.clone();
-        }
-        match &destination.port {
-            Some(PortSelector {
-                number: Some(port), ..
-            }) => format!("{destination}:{port}"),
-            Some(PortSelector {
-                name: Some(port), ..
-            }) => format!("{destination}:{port}"),
-            _ => destination.to_string(),
-        }
-    });
-    named.collect()
-}
-
-/// Returns the name of the object and the values of its subset.
-fn short_name(destination: &DestinationReference) -> String {
-    let mut name = match &destination.reference {
-        Some(reference) => reference.name.clone(),
-        None => destination.to_string(),
-    };
-    if !destination.subset.is_empty() {
-        let values: Vec<&str> = destination.subset.values().map(String::as_str).collect();
-        name = format!("{name}[{}]", values.join(","));
-    }
-    name
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    #[track_caller]
-    fn check(spec: Value, expect: &[&str]) {
+    /// Returns the routes of a table `n/t`, named.
+    pub(crate) fn of(spec: &Value, policies: &[MirrorPolicyDoc]) -> Vec<RouteState> {
         let table = json!({"kind": "RouteTable", "metadata": {"name": "t", "namespace": "n"}, "spec": spec});
         let table = RouteTableDoc::from_value(table).unwrap();
-        let shown = routes(&table, &[policy()]);
-        let shown: Vec<String> = shown
+        let mut routes = routes(&table, policies);
+        name_all(routes.iter_mut());
+        routes
+    }
+
+    #[track_caller]
+    fn check(spec: Value, expect: &[&str]) {
+        let shown: Vec<String> = of(&spec, &[policy()])
             .iter()
-            .map(|it| format!("{}: {}", it.route, it.shares()))
+            .map(|it| format!("{}: {}: {}", it.route, it.written(), it.traffic()))
             .collect();
         assert_eq!(shown, expect);
     }
@@ -261,7 +355,7 @@ mod tests {
         let route = |copied| json!({"name": copied, "labels": {"copied": copied}, "forwardTo": {"destinations": [a]}});
         check(
             json!({"http": [route("yes"), route("no")]}),
-            &["yes: a 100, copies to b 12.5", "no: a 100"],
+            &["yes: a: 100 %, 12.5 % copied to b", "no: a: 100 %"],
         );
     }
 
@@ -271,17 +365,57 @@ mod tests {
         check(
             json!({"http": [{"name": "r", "forwardTo": {"destinations": [a]}}, {"redirect": {}}, {"forwardTo": {}}],
                 "tcp": [{"forwardTo": {"destinations": [a]}}], "tls": [{"matchers": []}], "defaultDestination": a}),
-            &["r: a 100", "http[2]: a 100", "tcp[0]: a 100", "tls[0]: "],
+            &[
+                "r: a: 100 %",
+                "http[2]: a: 100 %",
+                "tcp[0]: a: 100 %",
+                "tls[0]: : ",
+            ],
         );
     }
 
     #[test]
-    fn destinations_are_named_as_short_as_possible() {
+    fn what_is_written_and_what_the_gateway_makes_of_it_are_shown() {
+        let to = |name, weight: Value| json!({"ref": {"name": name}, "weight": weight});
+        let route = |destinations: [Value; 2]| json!({"http": [{"name": "r", "forwardTo": {"destinations": destinations}}]});
+        let none = Value::Null;
+        check(
+            route([to("a", 100.into()), to("b", 0.into())]),
+            &["r: a 100, b 0: 100 %, 0 or 1 %"],
+        );
+        check(
+            route([to("a", none.clone()), to("b", none.clone())]),
+            &["r: a, b: 50 %, 50 %"],
+        );
+        check(
+            route([to("a", 80.into()), to("b", none)]),
+            &["r: a 80, b: 80 %, 20 %"],
+        );
+    }
+
+    #[test]
+    fn one_destination_has_one_name_in_all_routes() {
         let to = |namespace, port| json!({"ref": {"name": "a", "namespace": namespace}, "port": port, "weight": 30});
         let of = |hash| json!({"ref": {"name": "b"}, "subset": {"hash": hash}, "weight": 20});
+        let far = json!({"ref": {"name": "a", "namespace": "x", "cluster": "east"}, "kind": "VIRTUAL_DESTINATION"});
+        let route = |name, destinations: Vec<Value>| json!({"name": name, "forwardTo": {"destinations": destinations}});
+        let numbered = to("x", json!({"number": 80}));
         check(
-            json!({"http": [{"name": "r", "forwardTo": {"destinations": [to("x", json!({"number": 80})), to("y", json!({"name": "web"})), of("1"), of("2")]}}]}),
-            &["r: SERVICE x/a:80 30, SERVICE y/a:web 30, b[1] 20, b[2] 20"],
+            json!({"http": [
+                route("r", vec![numbered.clone(), to("y", json!({"name": "web"})), of("1"), of("2")]),
+                route("s", vec![numbered.clone()]),
+            ]}),
+            &[
+                "r: x/a:80 30, y/a:web 30, b[1] 20, b[2] 20: 30 %, 30 %, 20 %, 20 %",
+                "s: x/a:80 30: 30 %",
+            ],
+        );
+        check(
+            json!({"http": [route("r", vec![numbered]), route("s", vec![far])]}),
+            &[
+                "r: Service a:80 30: 30 %",
+                "s: VirtualDestination east/a: 100 %",
+            ],
         );
     }
 }

@@ -7,15 +7,17 @@ use gloo_router::from_rpc;
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_store::{MemoryRouteStore, PolicyStore as _};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::Answer;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::routes::{RouteState, routes};
+use super::routes::{RouteState, name_all, routes};
 use super::trial::{Objects, Trial, objects, unmatched_entries};
 use super::update::{Event, Pass, Update};
 use super::world::Source;
+use crate::flags::whole;
 
 /// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
 ///
@@ -30,13 +32,13 @@ Examples:
   simulate shop/reviews                             a Rollout and its tables in the cluster
 
 Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
-2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,
 
     /// Abort at this step, counted from 0, instead of finishing.
-    #[arg(long, value_name = "INDEX")]
+    #[arg(long, value_name = "INDEX", value_parser = whole::<usize>)]
     abort_at: Option<usize>,
 
     /// Start again after the abort has ended.
@@ -44,11 +46,11 @@ pub(crate) struct Args {
     retry: bool,
 
     /// Promote in full at this step, as `kubectl argo rollouts promote --full` does.
-    #[arg(long, value_name = "INDEX", conflicts_with = "abort_at")]
+    #[arg(long, value_name = "INDEX", conflicts_with = "abort_at", value_parser = whole::<usize>)]
     promote_full_at: Option<usize>,
 
     /// Apply another version at this step.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = ["abort_at", "promote_full_at"])]
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["abort_at", "promote_full_at"], value_parser = whole::<usize>)]
     new_version_at: Option<usize>,
 
     /// Release of the Argo Rollouts controller, such as 1.10.2. Default: that of the cluster, if Rollouts or tables are read from
@@ -66,22 +68,17 @@ pub(crate) struct Args {
 
 /// A whole update.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct Report<'p> {
     rollout: String,
-    pub(super) passes: Vec<PassReport>,
+    pub(super) passes: Vec<PassReport<'p>>,
     pub(super) end: End,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct PassReport {
-    pub(super) at: String,
+pub(super) struct PassReport<'p> {
+    at: &'p str,
     #[serde(skip)]
-    pub(super) step: Option<usize>,
-    #[serde(skip)]
-    is_waiting: bool,
-    /// Index of the pass.
-    #[serde(skip)]
-    index: usize,
+    pub(super) pass: &'p Pass,
     calls: Vec<String>,
     pub(super) warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,12 +150,12 @@ impl Args {
 }
 
 /// Runs an update until its end, or until the plugin refuses a call.
-pub(super) async fn run_update(
+pub(super) async fn run_update<'p>(
     trial: &Trial<'_>,
     store: &Arc<MemoryRouteStore>,
-    passes: &[Pass],
-) -> anyhow::Result<Report> {
-    let mut reports: Vec<PassReport> = Vec::new();
+    passes: &'p [Pass],
+) -> anyhow::Result<Report<'p>> {
+    let mut reports: Vec<PassReport<'p>> = Vec::new();
     let rollout = passes.first().map(|pass| &pass.rollout);
     let rollout = rollout.map(from_rpc::key);
     let before = objects(store, |table| match &rollout {
@@ -172,10 +169,8 @@ pub(super) async fn run_update(
         let mut rollout = pass.rollout.clone();
         rollout.metadata.resource_version = index.to_string();
         let mut report = PassReport {
-            at: pass.at.clone(),
-            step: pass.step,
-            is_waiting: pass.is_waiting,
-            index,
+            at: &pass.at,
+            pass,
             calls: Vec::new(),
             warnings: about_step(trial, pass)
                 .into_iter()
@@ -199,17 +194,15 @@ pub(super) async fn run_update(
         report.routes = states.collect();
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
-        if !reports
-            .last()
-            .is_some_and(|last| report.repeats(last, pass))
-        {
+        if !reports.last().is_some_and(|last| report.repeats(last)) {
             reports.push(report);
         }
         if is_refused {
             break;
         }
     }
-    compare_weights(&mut reports, passes);
+    name_all(reports.iter_mut().flat_map(|report| &mut report.routes));
+    compare_weights(&mut reports);
     let is_ping_pong = passes
         .last()
         .is_some_and(|pass| pass.rollout.is_ping_pong() && !pass.rollout.status.abort);
@@ -224,10 +217,10 @@ pub(super) async fn run_update(
     })
 }
 
-impl PassReport {
+impl PassReport<'_> {
     /// Whether this pass says nothing that `last` has not said.
-    fn repeats(&self, last: &Self, pass: &Pass) -> bool {
-        (pass.is_waiting || self.at == last.at)
+    fn repeats(&self, last: &Self) -> bool {
+        (self.pass.is_waiting || self.pass.at == last.pass.at)
             && self.calls == last.calls
             && self.routes == last.routes
             && self
@@ -239,16 +232,14 @@ impl PassReport {
 }
 
 /// Compares the weights of the routes that the update changes with those that the controller asks for.
-fn compare_weights(reports: &mut [PassReport], passes: &[Pass]) {
+fn compare_weights(reports: &mut [PassReport<'_>]) {
     let first = reports.first().map(|first| first.routes.clone());
     let first = first.unwrap_or_default();
     let routes = reports.iter().flat_map(|report| &report.routes);
     let changed = routes.filter(|route| !first.contains(route)).cloned();
     let changed: Vec<RouteState> = changed.collect();
     for report in reports {
-        let Some(pass) = passes.get(report.index) else {
-            continue;
-        };
+        let pass = report.pass;
         if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
             let is_changed = |route: &&mut RouteState| changed.iter().any(|it| it.is_same(route));
             let routes = report.routes.iter_mut().filter(is_changed);
@@ -342,7 +333,9 @@ fn end(before: &Objects, after: &Objects, is_ping_pong: bool) -> End {
     let changed = ids
         .into_iter()
         .filter(|id| text(before, id) != text(after, id));
-    let changed: Vec<String> = changed.map(|(kind, key)| format!("{kind} {key}")).collect();
+    let changed: Vec<String> = changed
+        .map(|id| difference(id, before.get(id), after.get(id)))
+        .collect();
     match changed.as_slice() {
         [] => End::Restored,
         _ if is_ping_pong => End::Swapped,
@@ -350,33 +343,73 @@ fn end(before: &Objects, after: &Objects, is_ping_pong: bool) -> End {
     }
 }
 
-fn text(report: &Report) -> String {
-    let head = ["STEP", "CALLS", "ROUTE", "DESTINATIONS"].map(str::to_owned);
-    let mut rows = vec![head];
+/// Says what an update leaves in an object, and how it would be restored.
+fn difference(
+    (kind, key): &(&'static str, ObjectKey),
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> String {
+    let what = format!("{kind} {key}");
+    let of_table = |object: Option<&Value>| {
+        let table = RouteTableDoc::from_value(object?.clone()).ok()?;
+        Some(routes(&table, &[]))
+    };
+    let (Some(mut old), Some(mut new)) = (of_table(before), of_table(after)) else {
+        return match after {
+            None => format!("{what}: an update deletes it"),
+            Some(_) => format!("{what}: an update leaves it changed"),
+        };
+    };
+    name_all(old.iter_mut().chain(&mut new));
+    let other = |route: &&RouteState| new.iter().find(|it| it.is_same(route));
+    let differing = old.iter().filter(|it| other(it) != Some(*it));
+    let differing: Vec<String> = differing
+        .map(|it| match other(&it) {
+            Some(new) => format!(
+                "route {} has {} before an update and {} after it",
+                it.route,
+                it.written(),
+                new.written()
+            ),
+            None => format!("route {} is removed", it.route),
+        })
+        .collect();
+    match differing.as_slice() {
+        [] => {
+            format!("{what}: an update changes it: compare it with the output of plan --weight 0")
+        }
+        routes => format!(
+            "{what}: {}: write the second into the source of the table",
+            routes.join("; ")
+        ),
+    }
+}
+
+fn text(report: &Report<'_>) -> String {
+    let head = ["STEP", "CALLS", "ROUTE", "WEIGHTS", "TRAFFIC"];
+    let mut rows = vec![head.map(str::to_owned)];
     let mut shown: &[RouteState] = &[];
-    for pass in &report.passes {
-        let calls = pass.calls.join(", ");
-        let changed = pass.routes.iter().filter(|state| !shown.contains(state));
-        let changed: Vec<&RouteState> = changed.collect();
-        let is_left = |old: &&RouteState| !pass.routes.iter().any(|new| new.is_same(old));
-        let gone = shown.iter().filter(is_left);
-        let mut lines: Vec<[String; 2]> = changed
-            .into_iter()
-            .map(|state| [label(state), state.shares()])
-            .chain(gone.map(|state| [label(state), "removed".to_owned()]))
-            .collect();
-        if lines.is_empty() && pass.is_waiting {
-            continue;
-        }
-        if lines.is_empty() {
-            lines.push([String::new(), "as before".to_owned()]);
-        }
-        let mut first = [pass.at.clone(), calls];
-        for [route, shares] in lines {
+    for report in &report.passes {
+        let mut first = [report.pass.at.clone(), report.calls.join(", ")];
+        let mut row = |route: Option<&RouteState>, weights: String, traffic: String| {
+            let route = route.map(|it| format!("{} {}", it.table, it.route));
             let [at, calls] = std::mem::take(&mut first);
-            rows.push([at, calls, route, shares]);
+            rows.push([at, calls, route.unwrap_or_default(), weights, traffic]);
+        };
+        let is_left = |old: &&RouteState| !report.routes.iter().any(|new| new.is_same(old));
+        let gone: Vec<&RouteState> = shown.iter().filter(is_left).collect();
+        let is_changed = |state: &&RouteState| !shown.contains(state);
+        let changed: Vec<&RouteState> = report.routes.iter().filter(is_changed).collect();
+        if changed.is_empty() && gone.is_empty() && !report.pass.is_waiting {
+            row(None, "as before".to_owned(), String::new());
         }
-        shown = &pass.routes;
+        for state in changed {
+            row(Some(state), state.written(), state.traffic());
+        }
+        for state in gone {
+            row(Some(state), "removed".to_owned(), String::new());
+        }
+        shown = &report.routes;
     }
     let mut text = styled(BOLD, &format!("Rollout {}", report.rollout)) + "\n\n";
     text += &output::table(&rows);
@@ -386,32 +419,26 @@ fn text(report: &Report) -> String {
         for warning in &pass.warnings {
             if !warned.contains(&warning) {
                 warned.push(warning);
-                text += &format!("{YELLOW}warning{YELLOW:#}: {}: {warning}\n", pass.at);
+                text += &output::line(YELLOW, "warning", &format!("{}: {warning}", pass.pass.at));
             }
         }
         if let Some(reason) = &pass.refused {
-            text += &format!("{RED}refused{RED:#}: {}: {reason}\n", pass.at);
+            text += &output::line(RED, "refused", &format!("{}: {reason}", pass.pass.at));
         }
     }
-    text += &match &report.end {
-        End::Restored => styled(GREEN, "At the end every table is what its owner wrote."),
-        End::Swapped => styled(
+    if let End::Changed(objects) = &report.end {
+        for object in objects {
+            text += &output::line(RED, "not restored", object);
+        }
+    }
+    let (style, end) = match &report.end {
+        End::Restored => (GREEN, "At the end every table is what its owner wrote."),
+        End::Swapped => (
             GREEN,
             "At the end the other Service of the pair is stable, and the tables lead to it; they return with the next update.",
         ),
-        End::Changed(objects) => styled(
-            RED,
-            &format!(
-                "At the end these objects are not restored: {}.",
-                objects.join(", ")
-            ),
-        ),
-        End::Stuck => styled(RED, "The controller would not get past this step."),
+        End::Changed(_) => (RED, "At the end not every table is what its owner wrote."),
+        End::Stuck => (RED, "The controller would not get past this step."),
     };
-    text.push('\n');
-    text
-}
-
-fn label(state: &RouteState) -> String {
-    format!("{} {}", state.table, state.route)
+    text + &styled(style, end) + "\n"
 }

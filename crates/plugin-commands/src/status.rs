@@ -7,15 +7,14 @@ use std::collections::BTreeMap;
 use gloo_router::behind_recorded;
 use gloo_router::from_rpc;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use rollouts_rpc::error_chain;
+use rollouts_rpc::{Rollout, error_chain};
 use route_planner::involved;
 use route_store::Clusters;
 use serde::Serialize;
 
-use self::watch::Progress;
 use super::Answer;
 use super::output::{self, DIM, Format, RED, YELLOW, styled};
-use super::routes::{RouteState, routes};
+use super::routes::{RouteState, name_all, routes};
 use super::world::{self, Live, Subject};
 
 /// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
@@ -68,7 +67,7 @@ struct RolloutStatus {
     behind: Option<String>,
     tables: Vec<TableStatus>,
     #[serde(skip)]
-    progress: Progress,
+    spec: Rollout,
 }
 
 #[derive(Debug, Serialize)]
@@ -149,7 +148,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
                 problem: Some(error_chain(&error)),
                 behind: None,
                 tables: Vec::new(),
-                progress: Progress::default(),
+                spec: Rollout::default(),
             }),
         }
     }
@@ -171,6 +170,8 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
             }
         }
     }
+    let tables = report.rollouts.iter_mut().flat_map(|it| &mut it.tables);
+    name_all(tables.flat_map(|table| &mut table.routes));
     Ok(report)
 }
 
@@ -190,7 +191,7 @@ fn status(
         problem: None,
         behind: None,
         tables: Vec::new(),
-        progress: Progress::of(subject),
+        spec: rollout.clone(),
     };
     let policy = args.live.policy();
     let config = match from_rpc::config(&policy, rollout, key) {
@@ -280,9 +281,9 @@ fn problems(rollouts: &[RolloutStatus]) -> String {
     for rollout in rollouts {
         let name = &rollout.rollout;
         if let Some(problem) = &rollout.problem {
-            text += &format!("{RED}problem{RED:#}: {name}: {problem}\n");
+            text += &output::line(RED, "problem", &format!("{name}: {problem}"));
         } else if let Some(behind) = &rollout.behind {
-            text += &format!("{YELLOW}behind{YELLOW:#}: {name}: {behind}\n");
+            text += &output::line(YELLOW, "behind", &format!("{name}: {behind}"));
         }
     }
     text
@@ -290,13 +291,7 @@ fn problems(rollouts: &[RolloutStatus]) -> String {
 
 fn text(report: &Report) -> String {
     let head = [
-        "ROLLOUT",
-        "PHASE",
-        "STEP",
-        "TABLE",
-        "GLOO",
-        "ROUTE",
-        "DESTINATIONS",
+        "ROLLOUT", "PHASE", "STEP", "TABLE", "GLOO", "ROUTE", "WEIGHTS", "TRAFFIC",
     ];
     let mut rows = vec![head.map(str::to_owned)];
     for rollout in &report.rollouts {
@@ -306,11 +301,11 @@ fn text(report: &Report) -> String {
             rollout.phase.clone(),
             step.unwrap_or_default(),
         ];
-        let mut row = |table: [String; 2], route: [String; 2]| {
-            let [rollout, phase, step] = std::mem::take(&mut first);
-            let [table, gloo] = table;
-            let [route, shares] = route;
-            rows.push([rollout, phase, step, table, gloo, route, shares]);
+        let mut row = |of_table: [String; 2], of_route: [String; 3]| {
+            let [name, phase, step] = std::mem::take(&mut first);
+            let [table, gloo] = of_table;
+            let [route, weights, traffic] = of_route;
+            rows.push([name, phase, step, table, gloo, route, weights, traffic]);
         };
         if rollout.tables.is_empty() {
             row(Default::default(), Default::default());
@@ -320,7 +315,8 @@ fn text(report: &Report) -> String {
             for state in &table.routes {
                 let mark = if state.managed_by.is_some() { " *" } else { "" };
                 let route = format!("{}{mark}", state.route);
-                row(std::mem::take(&mut label), [route, state.shares()]);
+                let cells = [route, state.written(), state.traffic()];
+                row(std::mem::take(&mut label), cells);
             }
         }
     }
@@ -331,9 +327,10 @@ fn text(report: &Report) -> String {
     };
     text += &problems(&report.rollouts);
     for LeftBehind { table, rollout } in &report.left_behind {
-        text += &format!(
-            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}\n"
+        let message = format!(
+            "RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}"
         );
+        text += &output::line(YELLOW, "left behind", &message);
     }
     text
 }

@@ -14,8 +14,11 @@ use route_store::{
     Freshness, MemoryRouteStore, PolicyStore as _, RouteStore as _, ServiceReader as _, StoreError,
 };
 use serde_json::Value;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::field::Field;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::registry::Registry;
 
 use super::call::Call;
 use super::world::Subject;
@@ -58,25 +61,24 @@ pub(super) struct Trial<'a> {
     subject: &'a Subject,
     store: Arc<MemoryRouteStore>,
     router: GlooRouter<MemoryRouteStore>,
-    warnings: Warnings,
-    deferred: Arc<DeferredError>,
+    heard: Arc<Heard>,
 }
 
-/// The last error of a call about managed routes, which the plugin does not return to the controller: SetWeight of the same
-/// reconcile tries the call again and returns the error.
+/// What the router says beside its answers: the warnings of its log, and the last error of a call about managed routes. The
+/// plugin does not return that one to the controller: SetWeight of the same reconcile tries the call again and returns the error.
 #[derive(Default)]
-struct DeferredError(Mutex<Option<String>>);
+struct Heard(Mutex<(Vec<String>, Option<String>)>);
 
-impl DeferredError {
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, (Vec<String>, Option<String>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Observer for DeferredError {
+impl Observer for Heard {
     fn observe(&self, report: &Report) {
         if let Report::ManagedRoutesFailed { error, .. } = report {
-            *self.lock() = Some(error.clone());
+            self.lock().1 = Some(error.clone());
         }
     }
 }
@@ -94,14 +96,13 @@ pub(super) struct Outcome {
 
 impl<'a> Trial<'a> {
     pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy, subject: &'a Subject) -> Self {
-        let deferred = Arc::<DeferredError>::default();
-        let observer = Arc::clone(&deferred) as Arc<dyn Observer>;
+        let heard = Arc::<Heard>::default();
+        let observer = Arc::clone(&heard) as Arc<dyn Observer>;
         Self {
             subject,
             store: Arc::clone(store),
             router: GlooRouter::new(Arc::clone(store), policy).with_observer(observer),
-            warnings: Warnings::default(),
-            deferred,
+            heard,
         }
     }
 
@@ -116,15 +117,16 @@ impl<'a> Trial<'a> {
                 self.start_experiment(&destination.service_name).await;
             }
         }
-        let listening = tracing::subscriber::set_default(self.warnings.clone());
+        let log = Log(Arc::clone(&self.heard)).with_filter(LevelFilter::WARN);
+        let listening = tracing::subscriber::set_default(Registry::default().with(log));
         let made = call.make(&self.router, rollout).await;
         drop(listening);
-        let mut warnings = mem::take(&mut *self.warnings.lines());
+        let (mut warnings, deferred) = mem::take(&mut *self.heard.lock());
         warnings.dedup();
         Outcome {
             warnings,
             error: made.err().map(|error| error_chain(error.as_error())),
-            deferred: self.deferred.lock().take(),
+            deferred,
         }
     }
 }
@@ -152,57 +154,20 @@ impl Trial<'_> {
     }
 }
 
-/// Collects the messages of warnings on the current thread. Commands have only one.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// Listens to the log of the current thread. Commands have only one.
+struct Log(Arc<Heard>);
 
-impl Warnings {
-    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.is_event()
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut record = Record::default();
-        event.record(&mut record);
-        let Record { table, message } = record;
-        self.lines().push(if table.is_empty() {
-            message
-        } else {
-            format!("RouteTable {table}: {message}")
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let (mut table, mut message) = (String::new(), String::new());
+        event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            let text = format!("{value:?}");
+            match field.name() {
+                "message" => message = text,
+                "route_table" => table = format!("RouteTable {text}: "),
+                _ => {}
+            }
         });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-#[derive(Default)]
-struct Record {
-    table: String,
-    message: String,
-}
-
-impl Visit for Record {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        match field.name() {
-            "message" => self.message = format!("{value:?}"),
-            "route_table" => self.table = format!("{value:?}"),
-            _ => {}
-        }
+        self.0.lock().0.push(table + &message);
     }
 }

@@ -13,6 +13,7 @@ use rollouts_rpc::{
 };
 use serde_json::Value;
 
+use super::Misuse;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::world::Subject;
@@ -665,17 +666,16 @@ impl Update<'_> {
         self.rollout.steps()
     }
 
-    /// Checks that the Rollout has a step with this index.
-    ///
-    /// # Errors
-    /// Returns `Err` if it has not.
-    pub(super) fn require_step(&self, index: usize) -> anyhow::Result<()> {
-        let steps = self.steps().len();
-        anyhow::ensure!(
-            index < steps,
-            "the Rollout has no step {index}: it has {steps}, counted from 0"
-        );
-        Ok(())
+    /// Returns `Err` if the Rollout has no step with this index.
+    pub(super) fn require_step(&self, index: usize) -> Result<(), Misuse> {
+        match self.steps().len() {
+            steps if index < steps => Ok(()),
+            0 => Err(Misuse("the Rollout has no steps".to_owned())),
+            steps => Err(Misuse(format!(
+                "the Rollout has no step {index}: use 0 to {}",
+                steps - 1
+            ))),
+        }
     }
 
     /// Returns the index of the current step; `None` without steps.

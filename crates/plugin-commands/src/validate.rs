@@ -119,8 +119,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     }
     problems.extend(several::same_stable(&splits));
     if rollouts == 0 && problems.is_empty() {
-        let names = source.policy().plugin_names.join(" or ");
-        let message = format!("no Rollout has {names} under trafficRouting.plugins");
+        let message = source.without_plugin(&manifests);
         let spot = Spot {
             file: source.shown(),
             place: None,
@@ -446,7 +445,7 @@ impl<'a> Checked<'a> {
         let report = run_update(&trial, &store, &passes).await?;
         let mut refused = None;
         for pass in &report.passes {
-            let spot = match pass.step {
+            let spot = match pass.pass.step {
                 Some(index) => {
                     let at = format!("spec.strategy.canary.steps[{index}]");
                     self.manifest.spot(&path(&at))
@@ -461,14 +460,15 @@ impl<'a> Checked<'a> {
             }
             if let Some(reason) = &pass.refused {
                 self.problems.push(Problem::error(spot, reason.clone()));
-                refused = pass.step;
+                refused = pass.pass.step;
             }
         }
         if let End::Changed(objects) = &report.end {
-            let objects = objects.join(", ");
-            let message = format!("{label}: an update does not restore these objects: {objects}");
             let spot = self.block_spot(subject);
-            self.problems.push(Problem::error(spot, message));
+            let objects = objects.iter();
+            let messages = objects.map(|it| format!("{label}: not restored: {it}"));
+            let problems = messages.map(|message| Problem::error(spot.clone(), message));
+            self.problems.extend(problems);
         }
         Ok(refused)
     }

@@ -3,20 +3,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use gloo_router::{Policy, from_rpc};
 use gloo_types::{
     DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable,
-    RouteTableDoc,
+    RouteTableDoc, WrongType,
 };
-use rollouts_rpc::Rollout;
+use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
     RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
 };
 use serde_json::{Value, json};
 
+use super::Misuse;
 use super::controller::{self, ControllerRelease, Pong};
 use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec::{self, Refusal};
@@ -71,7 +72,7 @@ pub(super) struct Mistyped {
     key: ObjectKey,
     /// Dotted path of the field.
     pub(super) path: String,
-    source: serde_json::Error,
+    source: WrongType,
 }
 
 impl Live {
@@ -106,19 +107,24 @@ impl Mistyped {
 }
 
 impl Subject {
-    /// Reads a Rollout.
-    pub(super) fn new(api: Value) -> Result<Self, Mistyped> {
+    /// Returns namespace and name of an object.
+    fn key_of(api: &Value) -> ObjectKey {
         let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
-        let key = ObjectKey::new(
+        ObjectKey::new(
             text("/metadata/namespace").unwrap_or_default(),
             text("/metadata/name").unwrap_or_default(),
-        );
+        )
+    }
+
+    /// Reads a Rollout.
+    pub(super) fn new(api: Value) -> Result<Self, Mistyped> {
+        let key = Self::key_of(&api);
         match serde_path_to_error::deserialize(&api) {
             Ok(rollout) => Ok(Self { key, rollout, api }),
             Err(error) => Err(Mistyped {
                 key,
                 path: error.path().to_string(),
-                source: error.into_inner(),
+                source: WrongType::new(error.inner()),
             }),
         }
     }
@@ -197,10 +203,12 @@ impl Source {
     ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
         let store = Arc::new(MemoryRouteStore::default());
         let subject = if self.files.is_empty() {
-            let name = name.context("no Rollout is named: name one, or give files with -f")?;
+            let name = name.ok_or_else(|| {
+                Misuse("no Rollout is named: name one, or give files with -f".to_owned())
+            })?;
             let key = self.key(name);
             let live = self.clusters().local.rollout(&key).await?;
-            let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
+            let live = live.ok_or_else(|| Misuse(format!("the cluster has no Rollout {key}")))?;
             self.subject(live.raw())?
         } else {
             let (manifests, unreadable) = self.read();
@@ -210,12 +218,9 @@ impl Source {
             for manifest in &manifests {
                 self.put(&store, manifest)?;
             }
-            let subjects = manifests.iter().filter(|it| self.is_subject(it));
-            let subjects = subjects.map(|manifest| {
-                let subject = self.subject(&manifest.value);
-                subject.map_err(|error| manifest.unreadable(&error.path, &error))
-            });
-            self.pick(name, subjects.collect::<Result<_, _>>()?)?
+            let manifest = self.pick(name, &manifests)?;
+            let subject = self.subject(&manifest.value);
+            subject.map_err(|error| manifest.unreadable(&error.path, &error))?
         };
         let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
         if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
@@ -225,8 +230,18 @@ impl Source {
             );
         }
         store.put_rollout(subject.api.clone())?;
+        let config = from_rpc::config(&self.policy(), &subject.rollout, &subject.key);
         if self.is_live() {
             self.copy_tables(&subject, &store).await?;
+        } else if let Ok(config) = config
+            && let Err(StoreError::NotFound { what }) = store
+                .select(config.route_tables(), Freshness::Live)
+                .await
+                .complete()
+        {
+            bail!(
+                "the files do not have {what}: give its file with -f, or read it from the cluster with --live"
+            );
         }
         Ok((subject, store))
     }
@@ -272,27 +287,65 @@ impl Source {
         stored.map_err(|error| manifest.unreadable("", &error))
     }
 
-    fn pick(&self, name: Option<&str>, mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
+    /// Returns the named Rollout of the files, or the only one that uses the plugin.
+    fn pick<'m>(
+        &self,
+        name: Option<&str>,
+        manifests: &'m [Manifest],
+    ) -> anyhow::Result<&'m Manifest> {
+        let key = |manifest: &Manifest| Subject::key_of(&self.with_namespace(&manifest.value));
+        let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
         if let Some(name) = name {
-            let key = self.key(name);
-            let found = subjects.into_iter().find(|subject| subject.key == key);
-            return found
-                .with_context(|| format!("the files have no Rollout {key} that uses the plugin"));
+            let wanted = self.key(name);
+            let found = rollouts.clone().find(|it| key(it) == wanted);
+            let others: Vec<String> = rollouts.map(|it| key(it).to_string()).collect();
+            let found = found.ok_or_else(|| {
+                let others = match others.as_slice() {
+                    [] => "none".to_owned(),
+                    others => others.join(", "),
+                };
+                Misuse(format!(
+                    "the files have no Rollout {wanted}: they have {others}"
+                ))
+            })?;
+            return match self.is_subject(found) {
+                true => Ok(found),
+                false => bail!(self.without_plugin(std::slice::from_ref(found))),
+            };
         }
-        match (subjects.pop(), subjects.is_empty()) {
-            (Some(subject), true) => Ok(subject),
-            (Some(last), false) => {
-                subjects.push(last);
-                let names: Vec<String> = subjects.iter().map(|it| it.key.to_string()).collect();
-                bail!(
-                    "there are several Rollouts: name one of {}",
-                    names.join(", ")
-                )
+        let mut users = rollouts.filter(|it| self.is_subject(it));
+        match (users.next(), users.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => bail!(self.without_plugin(manifests)),
+            (Some(one), Some(other)) => {
+                let all = [one, other].into_iter().chain(users);
+                let all: Vec<String> = all.map(|it| key(it).to_string()).collect();
+                let all = all.join(", ");
+                bail!(Misuse(format!(
+                    "there are several Rollouts: name one of {all}"
+                )))
             }
-            (None, _) => {
-                let names = self.policy().plugin_names.join(" or ");
-                bail!("the files have no Rollout with {names} under trafficRouting.plugins")
+        }
+    }
+
+    /// Says why none of the manifests is a Rollout that uses the plugin.
+    pub(super) fn without_plugin(&self, manifests: &[Manifest]) -> String {
+        let policy = self.policy();
+        let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
+        let reasons = rollouts.map(|manifest| match self.subject(&manifest.value) {
+            Ok(Subject { key, rollout, .. }) => {
+                let error = from_rpc::config(&policy, &rollout, &key).err();
+                error.map_or_else(String::new, |error| error_chain(&error))
             }
+            Err(error) => error_chain(&error),
+        });
+        let reasons: Vec<String> = reasons.collect();
+        match reasons.as_slice() {
+            [] => format!(
+                "there is no Rollout in {}: give its file with -f",
+                self.shown()
+            ),
+            reasons => reasons.join("; "),
         }
     }
 

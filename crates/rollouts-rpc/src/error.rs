@@ -53,6 +53,19 @@ impl fmt::Display for PluginError {
 /// Returns an error and its causes as the host receives them: one line without `%`, joined by `": "`, never empty, at most
 /// [`MAX_ERROR`] characters.
 pub fn error_chain(error: &dyn Error) -> String {
+    let line = error_line(error).replace('%', PERCENT.encode_utf8(&mut [0; 4]));
+    if line.is_empty() {
+        // An empty text means success.
+        return "an error without a text".to_owned();
+    }
+    if line.chars().nth(MAX_ERROR).is_none() {
+        return line;
+    }
+    line.chars().take(MAX_ERROR).chain(['…']).collect()
+}
+
+/// Returns an error and its causes as a person reads them: one line, joined by `": "`.
+pub fn error_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -64,25 +77,27 @@ pub fn error_chain(error: &dyn Error) -> String {
         }
         cause = error.source();
     }
-    one_line(&text)
-}
-
-fn one_line(text: &str) -> String {
     let words = text
         .split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty());
-    let line = words
-        .collect::<Vec<_>>()
-        .join(" ")
-        .replace('%', PERCENT.encode_utf8(&mut [0; 4]));
-    if line.is_empty() {
-        // An empty text means success.
-        return "an error without a text".to_owned();
+    escaped(&words.collect::<Vec<_>>().join(" "))
+}
+
+/// Escapes control characters, and characters that change the direction or the lines of a text: names in manifests may have them.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let is_plain = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_plain(c) {
+            true => escaped.push(c),
+            false => escaped.extend(c.escape_default()),
+        }
     }
-    if line.chars().nth(MAX_ERROR).is_none() {
-        return line;
-    }
-    line.chars().take(MAX_ERROR).chain(['…']).collect()
+    escaped
 }
 
 /// Refuses a result with more than [`MAX_RESULT`] bytes; `what` names its texts.
@@ -148,6 +163,15 @@ mod tests {
     #[test]
     fn the_text_is_one_line() {
         check(&["a\nb\r\n\tc ", " d\u{7f}e"], "a b c : d e");
+    }
+
+    #[test]
+    fn no_name_changes_the_direction_or_the_lines_of_a_text() {
+        check(&["a\u{202e}b\u{2066}c"], "a\\u{202e}b\\u{2066}c");
+        assert_eq!(
+            escaped("a\nb\u{1b}[31m\u{85}\u{200f}é"),
+            "a\\nb\\u{1b}[31m\\u{85}\\u{200f}é"
+        );
     }
 
     #[test]

@@ -173,7 +173,7 @@ mod workers;
 mod write_deadline;
 
 pub use call::{Metrics, Plugin, Router, Step};
-pub use error::{MAX_ERROR, MAX_RESULT, PluginError, Result, error_chain};
+pub use error::{MAX_ERROR, MAX_RESULT, PluginError, Result, error_chain, error_line, escaped};
 pub use goplugin::env::PluginEnv;
 pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use gloo_types::{broken_weight_rule, weight_shares};
+use gloo_types::{DestinationKind, broken_weight_rule, weight_shares};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -200,17 +200,24 @@ impl<'s> Object<'s> {
     }
 }
 
-/// `KIND namespace/name`, with the cluster in front of the namespace if there is one.
+/// `Kind namespace/name`, with the cluster in front of the namespace if there is one.
 impl std::fmt::Display for Object<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = DestinationKind::from(self.kind.to_owned());
+        f.write_str(&self.with_kind(kind.word()))
+    }
+}
+
+impl Object<'_> {
+    fn with_kind(&self, kind: &str) -> String {
         let Self {
-            kind,
             namespace,
             name,
             cluster,
+            ..
         } = self;
         let slash = if cluster.is_empty() { "" } else { "/" };
-        write!(f, "{kind} {cluster}{slash}{namespace}/{name}")
+        format!("{kind} {cluster}{slash}{namespace}/{name}")
     }
 }
 
@@ -222,6 +229,11 @@ impl DestinationId {
             name: &self.name,
             cluster: &self.cluster,
         }
+    }
+
+    /// As [`Destination::recorded`].
+    pub(crate) fn recorded(&self) -> String {
+        self.object().with_kind(&self.kind)
     }
 }
 
@@ -445,21 +457,47 @@ impl<'a> Destination<'a> {
 
     /// The destination in messages, without its port.
     pub(crate) fn label(&self) -> String {
-        if let Some(object) = self.object() {
-            return object.to_string();
-        }
-        let lambda = self.raw.get("awsLambda");
-        match lambda.and_then(|lambda| lambda.get("function")?.as_str()) {
-            Some(function) => format!("AWS Lambda {function}"),
-            None => "a destination without ref".to_owned(),
+        match self.object() {
+            Some(object) => object.to_string() + &self.shown_subset(),
+            None => self.without_object(),
         }
     }
 
     /// The destination in messages, with its port.
+    pub(crate) fn label_with_port(&self) -> String {
+        match (self.object(), self.port()) {
+            (Some(object), Some(port)) => format!("{object} {port}{}", self.shown_subset()),
+            _ => self.label(),
+        }
+    }
+
+    fn shown_subset(&self) -> String {
+        let subset = self.subset();
+        let labels = subset.iter().map(|(key, value)| format!(" {key}={value}"));
+        labels.collect()
+    }
+
+    /// What it leads to, without port and subset, as records have it.
+    pub(crate) fn recorded(&self) -> String {
+        match self.object() {
+            Some(object) => object.with_kind(object.kind),
+            None => self.without_object(),
+        }
+    }
+
+    /// Identifies a foreign destination in records, whose form must not change.
     pub(crate) fn place(&self) -> String {
         match self.port() {
-            Some(port) => format!("{} {port}", self.label()),
-            None => self.label(),
+            Some(port) => format!("{} {port}", self.recorded()),
+            None => self.recorded(),
+        }
+    }
+
+    fn without_object(&self) -> String {
+        let lambda = self.raw.get("awsLambda");
+        match lambda.and_then(|lambda| lambda.get("function")?.as_str()) {
+            Some(function) => format!("AWS Lambda {function}"),
+            None => "a destination without ref".to_owned(),
         }
     }
 }
@@ -549,7 +587,9 @@ impl<'a> DestinationList<'a> {
 
     /// The rule of Gloo that the weights violate, if any.
     pub(crate) fn broken_rule(&self) -> Option<gloo_types::Rule> {
-        broken_weight_rule(&self.weights())
+        broken_weight_rule(&self.weights(), |index| {
+            self.destinations.get(index).map(Destination::label)
+        })
     }
 
     fn weights(&self) -> Vec<Option<u32>> {
@@ -710,7 +750,7 @@ pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
     match fields.get("weight") {
         None | Some(Value::Null) => Ok(()),
         Some(weight) if is_u32(weight) => Ok(()),
-        Some(_) => wrong(".weight", "a whole number that is not negative"),
+        Some(_) => wrong(".weight", "a whole number from 0 to 100"),
     }
 }
 

@@ -240,7 +240,7 @@ pub enum Refusal {
     )]
     NoRequest(String),
     /// A percentage that is none, or at which no request is copied.
-    #[error("managed route {managed}: percentage is {percentage}, it must be within 1 and 100")]
+    #[error("managed route {managed}: percentage is {percentage}: use 1 to 100")]
     Percentage {
         /// The managed route.
         managed: String,

@@ -59,6 +59,8 @@ mod route;
 mod set_weight;
 mod table_state;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod weight;
 
 pub use admissible::{Admissible, Progress, Recorded};

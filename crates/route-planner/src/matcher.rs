@@ -322,10 +322,10 @@ impl Text {
 }
 
 fn header_matcher(managed: &str, name: &str, value: &TextMatch) -> Result<Value, Refusal> {
-    let part = format!("header {name}");
     if name.is_empty() {
-        return Err(refused(managed, &part, "it has no name"));
+        return Err(refused(managed, "headerName", "it is empty"));
     }
+    let part = format!("header {name}");
     if !gloo_types::is_header_name(name) {
         let problem = "its name has a character that no header name has";
         return Err(refused(managed, &part, problem));

@@ -317,6 +317,8 @@ pub enum Warning {
         route: String,
         /// The canary Service.
         canary: String,
+        /// Its percentage of the route's traffic.
+        share: u32,
     },
     /// The owner led a route elsewhere while it was split, so nothing is restored.
     Repointed {
@@ -356,15 +358,16 @@ impl fmt::Display for Edit {
             Self::InsertRoute { name, .. } => write!(f, "managed route {name} inserted"),
             Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} replaced"),
             Self::RemoveRoute { name, .. } => write!(f, "managed route {name} removed"),
-            Self::Annotation { value: None, .. } => f.write_str("remove the record"),
-            Self::Annotation { .. } => f.write_str("update the record"),
+            Self::Annotation { value: None, .. } => f.write_str("annotation removed"),
+            Self::Annotation { .. } => f.write_str("annotation written"),
         }
     }
 }
 
 impl fmt::Display for DestinationChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let weight = |weight: Option<&Value>| weight.map_or("unset".to_owned(), Value::to_string);
+        let weight =
+            |weight: Option<&Value>| weight.map_or("no weight".to_owned(), Value::to_string);
         match self {
             Self::SetWeight {
                 destination,
@@ -393,7 +396,7 @@ impl fmt::Display for DestinationChange {
             Self::CreateList(list) => {
                 write!(
                     f,
-                    "{} destinations replace the default destination",
+                    "a list of {} replaces the default destination",
                     list.len()
                 )
             }
@@ -429,11 +432,15 @@ impl fmt::Display for Warning {
             }
             Self::OwnerCanaryShare { route, canary } => write!(
                 f,
-                "{route}: the owner's weights give {canary} a share while nothing is rolled out; it is removed until the next rollout"
+                "{route}: the owner's weights give {canary} a share while nothing is rolled out, which the plugin removes: remove {canary} from the source of the table"
             ),
-            Self::OnlyCanary { route, canary } => write!(
+            Self::OnlyCanary {
+                route,
+                canary,
+                share,
+            } => write!(
                 f,
-                "{route}: all traffic goes to {canary}, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
+                "{route}: {share} % of the traffic goes to {canary} and none to the stable Service, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
             ),
             Self::Repointed { route } => {
                 write!(

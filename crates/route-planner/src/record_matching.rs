@@ -38,7 +38,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash as StdHash;
 
-use crate::destinations::{Destination, DestinationList, ReadContext};
+use crate::destinations::{Destination, DestinationId, DestinationList, ReadContext};
 use crate::record::{Hash, Original, Record, RouteEntry, Split};
 use crate::route::{Protocol, Route};
 
@@ -155,8 +155,9 @@ impl<'p> Foreign<'p> {
         let mut ours = HashSet::new();
         if is_used {
             for split in &record.splits {
-                ours.extend(split.added.iter().map(|id| id.object().to_string()));
-                let original = |it: &Original| Destination::new(&it.destination, context).label();
+                ours.extend(split.added.iter().map(DestinationId::recorded));
+                let original =
+                    |it: &Original| Destination::new(&it.destination, context).recorded();
                 ours.extend(split.originals.iter().map(original));
             }
         }
@@ -181,14 +182,14 @@ impl<'p> Foreign<'p> {
     fn live_share(&self, candidate: &Candidate<'_, '_>) -> u32 {
         let list = candidate.list.filter(|_| self.is_used);
         let destinations = list.into_iter().flat_map(|list| &list.destinations);
-        let ours = destinations.filter(|it| self.ours.contains(&it.label()));
+        let ours = destinations.filter(|it| self.ours.contains(&it.recorded()));
         ours.filter_map(Destination::weight).sum()
     }
 
     fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {
         let list = candidate.list.filter(|_| self.is_used);
         let destinations = list.into_iter().flat_map(|list| &list.destinations);
-        let foreign = destinations.filter(|it| !self.ours.contains(&it.label()));
+        let foreign = destinations.filter(|it| !self.ours.contains(&it.recorded()));
         foreign.map(Destination::place).collect()
     }
 }
@@ -508,5 +509,5 @@ type Weights = Vec<(String, Option<u32>)>;
 /// The inserted destinations and their weights. The owner may have edited the others in the copy, or later in its source.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Weights {
     let inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
-    inserted.map(|it| (it.label(), it.weight())).collect()
+    inserted.map(|it| (it.recorded(), it.weight())).collect()
 }

@@ -24,7 +24,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gloo_types::{ObjectKey, ServicePort};
+use gloo_types::{DestinationKind, ObjectKey, ServicePort};
 
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{Destination, DestinationList, Distinction, Object, Port};
@@ -282,7 +282,7 @@ impl<'a> Role<'a> {
         found: &[&'l Destination<'d>],
     ) -> Result<Option<&'l Destination<'d>>, Refusal> {
         if found.len() > 1 {
-            let places: Vec<String> = found.iter().map(|it| it.place()).collect();
+            let places: Vec<String> = found.iter().map(|it| it.label_with_port()).collect();
             return Err(Refusal::Ambiguous {
                 route: route.label(),
                 destination: self.label(),
@@ -335,7 +335,7 @@ impl<'a> Role<'a> {
                 route: route.label(),
                 service: self.label(),
                 ports: shown.join(", "),
-                destination: anchor.place(),
+                destination: anchor.label_with_port(),
             });
         }
         Ok(self.copy_of(anchor))
@@ -533,7 +533,7 @@ impl fmt::Display for Pattern<'_> {
             subset,
             ..
         } = self;
-        write!(f, "{kind} ")?;
+        write!(f, "{} ", DestinationKind::from((*kind).to_owned()).word())?;
         if let Some(cluster) = cluster {
             write!(f, "{cluster}/")?;
         }

@@ -716,7 +716,7 @@ fn rebalanced<'a>(
         .iter()
         .filter(|it| !it.is_explicit_zero());
     let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
-    if is_unchanged || broken_weight_rule(&weights).is_none() {
+    if is_unchanged || broken_weight_rule(&weights, |_| None).is_none() {
         return owner_list;
     }
     let others: u32 = owner_list

@@ -33,6 +33,7 @@ use crate::intent::{Intent, IntentKind};
 use crate::plan::{Skip, SkipReason, Warning};
 use crate::record::{Hash, RecordSet, RouteEntry, Split};
 use crate::record_matching::{Candidate, Copies, match_records};
+use crate::recovery::share_of;
 use crate::recovery::{
     Recovered, additional_roles, recover, stable_from_canary, without_applied, without_canary,
 };
@@ -412,6 +413,7 @@ impl<'a> TableState<'a> {
                 self.warnings.push(Warning::OnlyCanary {
                     route: it.route.label(),
                     canary: self.roles.canary.name().to_owned(),
+                    share: share_of(live, |it| self.roles.canary.is(it)),
                 });
                 continue;
             }

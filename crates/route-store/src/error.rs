@@ -83,7 +83,7 @@ pub enum StoreError {
         what: String,
     },
     /// The request was not sent, because its [`Permit`](crate::Permit) was withdrawn while it waited.
-    #[error("{verb} {what} was not sent: a call of the controller has taken over")]
+    #[error("the request to {verb} {what} was not sent: a call of the controller has taken over")]
     Withdrawn {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
@@ -102,7 +102,7 @@ pub enum StoreError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The stored content cannot be decoded.
-    #[error("{what} cannot be read as a {kind}: correct it")]
+    #[error("{what} is no valid {kind}: correct it")]
     Unreadable {
         /// The object or file.
         what: String,

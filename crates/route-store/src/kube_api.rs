@@ -94,7 +94,7 @@ const READS_AT_ONCE: usize = 16;
 /// cannot be created, the next request tries again.
 pub struct KubeRouteStore {
     access: KubeAccess,
-    client: OnceCell<Client>,
+    client: OnceCell<(Client, String)>,
     gate: Gate,
     /// When the version of each kind was asked for, so that the watches of several namespaces ask once.
     probes: Mutex<BTreeMap<&'static str, Instant>>,
@@ -120,7 +120,7 @@ impl KubeRouteStore {
             ..KubeAccess::default()
         };
         Self {
-            client: OnceCell::new_with(Some(client)),
+            client: OnceCell::new_with(Some((client, String::new()))),
             ..Self::new(access)
         }
     }
@@ -137,7 +137,13 @@ impl KubeRouteStore {
     /// # Errors
     /// Returns `Err` if the configuration is invalid.
     pub async fn client(&self) -> Result<&Client, ConnectError> {
-        self.client.get_or_try_init(|| connect(&self.access)).await
+        let connected = self.client.get_or_try_init(|| connect(&self.access));
+        Ok(&connected.await?.0)
+    }
+
+    /// Returns the address of the API server; empty before the first call of [`client`](Self::client).
+    pub fn server(&self) -> &str {
+        self.client.get().map_or("", |(_, server)| server)
     }
 
     /// Lists the RouteTables of a namespace, or of all namespaces.

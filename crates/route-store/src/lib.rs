@@ -35,6 +35,8 @@ mod resources;
 mod rollout;
 mod selection;
 mod table;
+#[cfg(all(test, feature = "kube"))]
+mod tests;
 
 use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,

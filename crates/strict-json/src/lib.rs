@@ -137,3 +137,40 @@ pub const fn type_name(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [`Problem::path`] matches all variants: list a new one here, too.
+    #[test]
+    fn every_message() {
+        let path = || "routeSelector.names".to_owned();
+        let problems = [
+            Problem::wrong_type(path(), "a list", &Value::Null),
+            Problem::UnknownKey {
+                path: "routeSelector.nmaes".to_owned(),
+                hint: ", did you mean names?".to_owned(),
+            },
+            Problem::value("verify", "soon\n", "auto, weights or accepted"),
+            Problem::Empty {
+                path: path(),
+                needed: "a name",
+            },
+            Problem::Conflict {
+                path: path(),
+                other: "routeName",
+            },
+        ];
+        assert_eq!(
+            problems.map(|problem| problem.to_string()),
+            [
+                "routeSelector.names must be a list, found null",
+                "unknown key routeSelector.nmaes, did you mean names?",
+                r#"verify is "soon\n", it must be auto, weights or accepted"#,
+                "routeSelector.names is empty: set a name in it",
+                "routeSelector.names contradicts routeName: remove one of them",
+            ]
+        );
+    }
+}

@@ -15,7 +15,7 @@ const TRACKING_ID: &str = "argocd.argoproj.io/tracking-id";
 const TRACKING_LABEL: &str = "app.kubernetes.io/instance";
 
 /// Checks the Applications that apply one of the `selected` tables.
-pub(super) fn examine(selected: &[&RouteTableDoc], applications: &[DynamicObject]) -> Vec<Finding> {
+pub(super) fn examine(selected: &[RouteTableDoc], applications: &[DynamicObject]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut applied = 0;
     for table in selected {
@@ -100,7 +100,7 @@ mod tests {
         let application =
             json!({"metadata": {"name": "shop-app", "namespace": "argocd"}, "spec": spec});
         let application = serde_json::from_value(application).unwrap();
-        let findings = examine(&[&table(metadata)], &[application]);
+        let findings = examine(&[table(metadata)], &[application]);
         assert_eq!(findings[0].verdict, expect, "{findings:?}");
     }
 

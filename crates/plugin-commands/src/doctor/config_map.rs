@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::CommandLine;
+use super::super::input::wrong_yaml;
 use super::super::world::Subject;
 use super::Finding;
 
@@ -56,9 +57,9 @@ pub(super) fn read(
     let entries = match parsed {
         Ok(entries) => entries,
         Err(error) => {
-            let reason = error.without_snippet().to_string();
+            let reason = wrong_yaml(&error);
             let message = format!(
-                "trafficRouterPlugins of {place} does not parse, and the controller does not start: {reason}"
+                "trafficRouterPlugins of {place} cannot be read, and the controller does not start: {reason}"
             );
             return (Vec::new(), vec![Finding::problem(SUBJECT, message)]);
         }
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_keeps_the_plugin_from_starting_is_reported() {
-        check("{", &[(Verdict::Problem, "does not parse")]);
+        check("{", &[(Verdict::Problem, "cannot be read")]);
         check(
             "[{name: solo-io/glooplatform, location: file:///nowhere, args: [--log-levle=debug]}]",
             &[

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::super::Answer;
 use super::super::output::{self, DIM, RED, YELLOW, styled};
-use super::super::world::Subject;
 use super::{Args, Report, RolloutStatus, Verdict, problems, read};
 
 /// Interval between two reads of the cluster.
@@ -22,38 +21,6 @@ const HOME: &str = "\x1b[H";
 const END_OF_LINE: &str = "\x1b[K";
 const END_OF_SCREEN: &str = "\x1b[J";
 
-/// The data of a Rollout that only this view shows.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// The weight that the controller recorded last.
-    asked: Option<i64>,
-    /// Names of the canary's destinations, and of stable's.
-    canary: Vec<String>,
-    stable: Vec<String>,
-}
-
-impl Progress {
-    pub(super) fn of(subject: &Subject) -> Self {
-        let Subject { rollout, api, .. } = subject;
-        let asked = api.pointer("/status/canary/weights/canary/weight");
-        let mut progress = Self {
-            asked: asked.and_then(Value::as_i64),
-            ..Self::default()
-        };
-        if let Some(services) = rollout.services() {
-            progress.canary.push(services.canary.to_owned());
-            progress.stable.push(services.stable.to_owned());
-        }
-        // One Service with subsets, which are distinguished by the hashes of the Pods.
-        let status = &rollout.status;
-        progress
-            .canary
-            .push(format!("[{}]", status.current_pod_hash));
-        progress.stable.push(format!("[{}]", status.stable_rs));
-        progress
-    }
-}
-
 /// Shows the view until the process ends, for example by Ctrl-C.
 pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answer> {
     let is_terminal = stdout().is_terminal();
@@ -63,7 +30,7 @@ pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answ
         let events = clusters.local.events(namespace, FIELD_MANAGER).await;
         let text = match read(args, clusters).await {
             Ok(report) => view(&report, &events, Timestamp::now()),
-            Err(error) => format!("{RED}error{RED:#}: {error:#}\n"),
+            Err(error) => output::line(RED, "error", &crate::one_line(&error)),
         };
         if is_terminal {
             let text = text.replace('\n', &format!("{END_OF_LINE}\n"));
@@ -86,14 +53,14 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     let mut rows = vec![head.map(str::to_owned)];
     let known = events.as_deref().unwrap_or_default();
     for rollout in &report.rollouts {
-        let number =
-            |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let weights = rollout.spec.status.canary.weights.as_ref();
+        let asked = weights.map_or("-".to_owned(), |it| it.canary.weight.to_string());
         let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
         rows.push([
             rollout.rollout.clone(),
             rollout.phase.clone(),
             step.unwrap_or_default(),
-            number(rollout.progress.asked),
+            asked,
             in_force(rollout),
             gloo(rollout),
             guard(known, &rollout.rollout, now),
@@ -107,44 +74,36 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     };
     text += &problems(&report.rollouts);
     if let Err(error) = events {
-        text += &format!("{YELLOW}Events cannot be read{YELLOW:#}: {error}\n");
+        text += &output::line(YELLOW, "Events cannot be read", &error.chain());
     }
     text
 }
 
 /// Returns the canary's share of the routes that lead to the Rollout's Services: one number if it is equal for all of them.
 fn in_force(rollout: &RolloutStatus) -> String {
-    let Progress { canary, stable, .. } = &rollout.progress;
-    let mut shares = BTreeSet::new();
-    for route in rollout.tables.iter().flat_map(|table| &table.routes) {
-        if route.managed_by.is_some() {
-            continue;
-        }
-        let of = |names: &[String]| {
-            let mut destinations = route.destinations.iter();
-            destinations.find(|it| names.iter().any(|name| is_named(&it.destination, name)))
+    let Some(services) = rollout.spec.services() else {
+        return "-".to_owned();
+    };
+    let status = &rollout.spec.status;
+    let routes = rollout.tables.iter().flat_map(|table| &table.routes);
+    let routes = routes.filter(|route| route.managed_by.is_none());
+    let namespace = &rollout.spec.metadata.namespace;
+    let shares = routes.filter_map(|route| {
+        let of = |service, hash| {
+            let near = route.percents(Some(namespace), service, hash);
+            // The plugin block may lead to another namespace.
+            let any = || route.percents(None, service, hash).first().copied();
+            near.first().copied().or_else(any)
         };
-        match (of(canary), of(stable)) {
-            (Some(share), _) => shares.insert(share.weight.unwrap_or_default()),
-            (None, Some(_)) => shares.insert(0),
-            (None, None) => false,
-        };
-    }
+        let canary = of(services.canary, &status.current_pod_hash);
+        canary.or_else(|| of(services.stable, &status.stable_rs).map(|_| 0))
+    });
+    let shares: BTreeSet<u32> = shares.collect();
     match (shares.first(), shares.last()) {
         (Some(least), Some(most)) if least == most => least.to_string(),
         (Some(least), Some(most)) => format!("{least} to {most}"),
         _ => "-".to_owned(),
     }
-}
-
-/// Whether a destination, as `status` shows it, has this name, or this subset hash.
-fn is_named(destination: &str, name: &str) -> bool {
-    if name.starts_with('[') {
-        return name != "[]" && destination.ends_with(name);
-    }
-    let object = destination.rsplit('/').next().unwrap_or_default();
-    let object = object.split([':', '[']).next();
-    object == Some(name) && !destination.contains('[')
 }
 
 /// Returns the worst state of Gloo among the tables.
@@ -236,26 +195,25 @@ fn ago(then: Timestamp, now: Timestamp) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::routes::{RouteState, Share};
+    use super::super::super::routes::{RouteState, tests::of};
     use super::super::TableStatus;
     use super::*;
 
     const NOW: &str = "2026-11-23T03:00:00Z";
 
+    /// A route to Services, or to subsets of one: `reviews`, `cart[h1]`.
     fn route(name: &str, shares: &[(&str, u32)]) -> RouteState {
-        RouteState {
-            table: "gloo-mesh/shop".to_owned(),
-            route: name.to_owned(),
-            destinations: shares
-                .iter()
-                .map(|(destination, weight)| Share {
-                    destination: (*destination).to_owned(),
-                    weight: Some(*weight),
-                    ..Share::default()
-                })
-                .collect(),
-            ..RouteState::default()
-        }
+        let destinations = shares.iter().map(|(to, weight)| {
+            let (service, hash) = to.split_once('[').unwrap_or((to, ""));
+            let subset = match hash.trim_end_matches(']') {
+                "" => json!({}),
+                hash => json!({"hash": hash}),
+            };
+            json!({"ref": {"name": service}, "subset": subset, "weight": weight})
+        });
+        let forward = json!({"destinations": destinations.collect::<Vec<_>>()});
+        let spec = json!({"http": [{"name": name, "forwardTo": forward}]});
+        of(&spec, &[]).remove(0)
     }
 
     fn table(approval: &str, is_current: bool, routes: Vec<RouteState>) -> TableStatus {
@@ -272,7 +230,14 @@ mod tests {
         }
     }
 
-    fn rollout(name: &str, asked: i64, tables: Vec<TableStatus>) -> RolloutStatus {
+    fn rollout(name: &str, asked: i32, tables: Vec<TableStatus>) -> RolloutStatus {
+        let canary = json!({"stableService": name, "canaryService": format!("{name}-canary")});
+        let destination = |weight, service: &str| json!({"weight": weight, "serviceName": service});
+        let weights =
+            json!({"canary": destination(asked, ""), "stable": destination(100 - asked, "")});
+        let status =
+            json!({"currentPodHash": "h2", "stableRS": "h1", "canary": {"weights": weights}});
+        let spec = json!({"spec": {"strategy": {"canary": canary}}, "status": status});
         RolloutStatus {
             rollout: format!("shop/{name}"),
             phase: "Paused".to_owned(),
@@ -280,11 +245,7 @@ mod tests {
             problem: None,
             behind: None,
             tables,
-            progress: Progress {
-                asked: Some(asked),
-                canary: vec![format!("{name}-canary"), "[h2]".to_owned()],
-                stable: vec![name.to_owned(), "[h1]".to_owned()],
-            },
+            spec: serde_json::from_value(spec).unwrap(),
         }
     }
 

@@ -76,7 +76,10 @@ pub(super) fn text(report: &Report) -> String {
             Severity::Warning => styled(YELLOW, "warning"),
         };
         let spot = styled(BOLD, &problem.spot.to_string());
-        text += &format!("{spot}: {severity}: {}\n", problem.message);
+        text += &format!(
+            "{spot}: {severity}: {}\n",
+            rollouts_rpc::escaped(&problem.message)
+        );
     }
     let count = |severity| {
         let problems = report.problems.iter();

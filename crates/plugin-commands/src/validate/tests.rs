@@ -186,8 +186,8 @@ async fn every_step_with_a_bad_match() {
             "error: managed route r: header bad header: its name has a character that no header name has; correct the match of the step",
             "error: managed route r: match: an entry is empty; to match any request, set path prefix /; correct the match of the step",
             "error: managed route r: method: a RouteTable matches it by exact only; correct the match of the step",
-            "error: managed route r: percentage is 101, it must be within 1 and 100 (Rollout shop/web)",
-            "error: managed route r: percentage is 200, it must be within 1 and 100 (Rollout shop/web)",
+            "error: managed route r: percentage is 101: use 1 to 100 (Rollout shop/web)",
+            "error: managed route r: percentage is 200: use 1 to 100 (Rollout shop/web)",
         ],
     )
     .await;
@@ -298,9 +298,9 @@ async fn entries_of_the_block_that_do_little() {
     // Every problem in one run.
     check_block(block(json!({"routeSelector": {"names": ["typo"]}, "headerMatch": "some"})), json!([{"name": "main", "forwardTo": {}}]), &[
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
-        "error: no selected route leads to SERVICE shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
+        "error: no selected route leads to Service shop/web: check stableService, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
         "error: plugin configuration: headerMatch is \"some\", it must be any or all",
-        "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+        "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
     ]).await;
 }
 

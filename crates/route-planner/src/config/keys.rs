@@ -301,7 +301,8 @@ pub(super) fn root(raw: &[u8]) -> Result<Value, ConfigProblem> {
 
 impl<'a> Block<'a> {
     pub(super) fn root(value: &'a Value, known: &'static [Key]) -> Result<Self, Problem> {
-        let keys = strict_json::Block::root(value, "the plugin block", &names(known))?;
+        let keys = strict_json::Block::root(value, "the plugin block", &names(known));
+        let keys = keys.map_err(translated)?;
         Ok(Self { keys, known })
     }
 
@@ -347,6 +348,23 @@ impl<'a> Deref for Block<'a> {
 
     fn deref(&self) -> &Self::Target {
         &self.keys
+    }
+}
+
+/// Keys of published variants of the plugin in Go, and the keys that mean the same.
+const OF_VARIANTS: [(&str, &str); 2] = [
+    ("canarySubsetSelector", "canaryDestination.subset"),
+    ("stableSubsetSelector", "stableDestination.subset"),
+];
+
+fn translated(problem: Problem) -> Problem {
+    match problem {
+        Problem::UnknownKey { path, hint } => {
+            let known = OF_VARIANTS.iter().find(|(variant, _)| *variant == path);
+            let hint = known.map_or(hint, |(_, key)| format!(": set {key} instead"));
+            Problem::UnknownKey { path, hint }
+        }
+        problem => problem,
     }
 }
 

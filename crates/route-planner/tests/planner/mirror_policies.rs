@@ -105,7 +105,7 @@ fn a_percentage_is_between_1_and_100_and_defaults_to_100() {
     for wrong in [-1, 0, 101, 700] {
         let step = IntentKind::SetManagedRoute(mirror_route(&get(Some(wrong))));
         let error = try_planned(&table(), step).unwrap_err().to_string();
-        let expect = format!("percentage is {wrong}, it must be within 1 and 100");
+        let expect = format!("percentage is {wrong}: use 1 to 100");
         assert!(error.contains(&expect), "{error}");
     }
 }
@@ -202,8 +202,8 @@ fn a_foreign_policy_that_selects_routes_by_destination() {
         let wanted = json!({"selector": selector, "kind": kind});
         check_foreign(json!([{"withDestinations": wanted}]), expect);
     };
-    let legacy = Some("its destination SERVICE shop/legacy");
-    let stable = Some("its destination SERVICE shop/reviews");
+    let legacy = Some("its destination Service shop/legacy");
+    let stable = Some("its destination Service shop/reviews");
     check(json!({"name": "legacy"}), "SERVICE", legacy);
     check(
         json!({"name": "legacy", "namespace": "shop"}),

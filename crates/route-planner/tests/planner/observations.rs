@@ -134,11 +134,11 @@ fn other_weights_are_not_verified() {
             other => panic!("{other:?}"),
         }
     };
-    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20");
+    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: not yet applied: route r: Service shop/reviews 80 to 60, Service shop/reviews-canary inserted at 20");
     table.set_weight(ROLLOUT, 25, 100, vec![]).unwrap();
-    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
-    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed");
-    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary removed");
+    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: not yet applied: route r: Service shop/reviews 60 to 56, Service shop/reviews-canary 20 to 24");
+    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: not yet applied: route r: Service shop/reviews-canary 20 to 80, Service shop/reviews removed");
+    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: not yet applied: route r: Service shop/reviews 60 to 80, Service shop/reviews-canary removed");
 }
 
 #[test]

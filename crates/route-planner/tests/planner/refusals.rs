@@ -64,14 +64,14 @@ fn the_error_for_a_table_without_route_to_stable_lists_its_routes() {
     ]}));
     assert_snapshot!(
         refusal(&Table::new("mesh/shop", spec), &table::intent("shop/reviews", 0, 100, vec![])),
-        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route other leads to SERVICE shop/ratings and SERVICE shop/details; route elsewhere leads to SERVICE mesh/reviews; route http[2] leads to VIRTUAL_DESTINATION shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and routeSelector; found route other leads to Service shop/ratings and Service shop/details; route elsewhere leads to Service mesh/reviews; route http[2] leads to VirtualDestination shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
     );
     assert_snapshot!(
         refusal(
             &Table::new("mesh/shop", json!({"tcp": [{}], "tls": []})),
             &table::intent("shop/reviews", 25, 100, vec![])
         ),
-        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and tcpRoutes; found route tcp[0] is a route without action (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and tcpRoutes; found route tcp[0] is a route without action (Rollout shop/reviews)"
     );
 }
 
@@ -83,7 +83,7 @@ fn routes_that_are_not_selected_are_listed() {
     table.plugin = json!({"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "x"}});
     assert_snapshot!(
         refusal(&table, &table::intent("shop/reviews", 25, 100, vec![])),
-        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
     );
 }
 
@@ -93,13 +93,13 @@ fn another_namespace_kind_or_case_is_not_the_stable_service() {
     let namespace = on_route(
         json!({"name": "r", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}}),
     );
-    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE mesh/reviews (Rollout shop/reviews)");
+    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to Service mesh/reviews (Rollout shop/reviews)");
     let kind = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "kind": "EXTERNAL_SERVICE"}
     ]}}));
-    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to EXTERNAL_SERVICE shop/reviews (Rollout shop/reviews)");
+    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to ExternalService shop/reviews (Rollout shop/reviews)");
     let case = on_route(json!({"name": "r", "forwardTo": {"destinations": ["Reviews"]}}));
-    assert_snapshot!(case, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE shop/Reviews (Rollout shop/reviews)");
+    assert_snapshot!(case, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to Service shop/Reviews (Rollout shop/reviews)");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn foreign_destinations_that_leave_no_share_are_refused() {
     let explicit = on_route(
         json!({"name": "r", "forwardTo": {"destinations": ["reviews", "legacy 60", "dr 60"]}}),
     );
-    assert_snapshot!(explicit, @"RouteTable mesh/shop: route r: destinations other than SERVICE shop/reviews take 120 of 100, nothing is left to split: lower their weights (Rollout shop/reviews)");
+    assert_snapshot!(explicit, @"RouteTable mesh/shop: route r: destinations other than Service shop/reviews take 120 of 100, nothing is left to split: lower their weights (Rollout shop/reviews)");
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn a_service_that_is_listed_twice_is_refused() {
     let stable = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         "reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"name": "admin"}, "weight": 50}
     ]}}));
-    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists Service shop/reviews more than once (Service shop/reviews port 80, Service shop/reviews port admin): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
     let canary = on_route(
         json!({"forwardTo": {"destinations": ["reviews 100", "reviews-canary", "reviews-canary"]}}),
     );
-    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists SERVICE shop/reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists Service shop/reviews-canary more than once (Service shop/reviews-canary port 80, Service shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
 }
 
 /// B41
@@ -128,7 +128,7 @@ fn a_subset_that_the_canary_would_inherit_is_refused() {
     let route = json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v1"}}
     ]}});
-    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a copy of it would inherit: list the destination of the other version in the route too, or set canaryDestination.subset (Rollout shop/reviews)");
+    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination Service shop/reviews version=v1 has a subset, which a copy of it would inherit: list the destination of the other version in the route too, or set canaryDestination.subset (Rollout shop/reviews)");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn missing_and_equal_services_are_refused() {
     let canary = with_intent(|intent| intent.services.canary.clear());
     assert_snapshot!(canary, @"RouteTable mesh/shop: the Rollout names no canary Service: set spec.strategy.canary.canaryService (Rollout shop/reviews)");
     let same = with_intent(|intent| intent.services.canary = intent.services.stable.clone());
-    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/reviews: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both Service shop/reviews: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
 }
 
 /// The refusal for a table with `spec`, with the keys of `more` in the plugin block.
@@ -176,7 +176,7 @@ fn roles_that_cannot_be_distinguished_are_refused() {
         spec.clone(),
         None,
     );
-    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/a: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both Service shop/a: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
     let switched = with_plugin(
         json!({"subset": {"service": "reviews"}}),
         spec,
@@ -188,7 +188,7 @@ fn roles_that_cannot_be_distinguished_are_refused() {
         json!({"http": [{"name": "r", "forwardTo": {"destinations": ["both 50", {"ref": {"name": "both", "namespace": "shop"}, "subset": {"v": "1"}, "weight": 50}]}}]}),
         Some(("s1", "c1")),
     );
-    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/both more than once (SERVICE shop/both port 80, SERVICE shop/both): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists Service shop/both more than once (Service shop/both port 80, Service shop/both v=1): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn an_external_service_in_a_tcp_route_is_refused() {
         json!({"tcp": [{"forwardTo": {"destinations": ["reviews"]}}]}),
         None,
     );
-    assert_snapshot!(external, @"RouteTable mesh/shop: route tcp[0] is a TCP route, which cannot lead to EXTERNAL_SERVICE shop/reviews-canary: use another kind, or leave it out of tcpRoutes (Rollout shop/reviews)");
+    assert_snapshot!(external, @"RouteTable mesh/shop: route tcp[0] is a TCP route, which cannot lead to ExternalService shop/reviews-canary: use another kind, or leave it out of tcpRoutes (Rollout shop/reviews)");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
     let weight = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "weight": "80"}
     ]}}));
-    assert_snapshot!(weight, @r#"RouteTable mesh/shop: route r cannot be read: forwardTo.destinations[0].weight is not a whole number that is not negative; correct the route (Rollout shop/reviews)"#);
+    assert_snapshot!(weight, @r#"RouteTable mesh/shop: route r cannot be read: forwardTo.destinations[0].weight is not a whole number from 0 to 100; correct the route (Rollout shop/reviews)"#);
     assert_snapshot!(on_route(json!({"forwardTo": {"destinations": {"a": 1}}})), @"RouteTable mesh/shop: route http[0] cannot be read: forwardTo.destinations is not a list; correct the route (Rollout shop/reviews)");
     assert_snapshot!(on_route(json!("forwardTo")), @r#"RouteTable mesh/shop: route http[0] cannot be read: the route is not an object; correct the route (Rollout shop/reviews)"#);
 }

@@ -73,10 +73,10 @@ fn a_valid_table_gives_no_warning() {
 fn invalid_weights_of_the_owner() {
     let sum = |sum: u32| {
         format!(
-            "route r: Gloo rejects the owner's weights: weights of a route must sum to 100, found {sum}"
+            "route r: Gloo rejects the owner's weights: weights of a route must sum to 100, found {sum}: correct them"
         )
     };
-    let zero = "route r: Gloo rejects the owner's weights: 1 destinations without weight share 0, at least 1 each is needed";
+    let zero = "route r: Gloo rejects the owner's weights: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave 0 for Service shop/reviews-canary: remove it, or give each destination a weight";
     check(json!(["reviews 80", "legacy 30"]), &weight(0), &[]);
     check(
         json!(["reviews 80", "legacy 30"]),
@@ -98,7 +98,7 @@ fn a_share_of_the_canary_in_the_owners_list() {
         destinations,
         &weight(0),
         &[
-            "route r: the owner's weights give reviews-canary a share while nothing is rolled out; it is removed until the next rollout",
+            "route r: the owner's weights give reviews-canary a share while nothing is rolled out, which the plugin removes: remove reviews-canary from the source of the table",
         ],
     );
 }
@@ -120,7 +120,7 @@ fn a_route_to_the_canary_alone_without_record() {
     assert_eq!(
         warnings,
         [
-            "route b: all traffic goes to reviews-canary, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
+            "route b: 100 % of the traffic goes to reviews-canary and none to the stable Service, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
         ]
     );
     assert!(plan.is_noop());

@@ -77,8 +77,8 @@ async fn an_unreadable_file_does_not_hide_other_files() {
     assert_eq!(selection.tables.len(), 1);
     let errors: Vec<String> = selection.errors.iter().map(ToString::to_string).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
-    assert!(errors[0].contains("a.yaml cannot be read"), "{errors:?}");
-    assert!(errors[1].contains("b.yaml cannot be read"), "{errors:?}");
+    assert!(errors[0].contains("a.yaml is no valid"), "{errors:?}");
+    assert!(errors[1].contains("b.yaml is no valid"), "{errors:?}");
     assert!(errors[2].contains("mesh/gone not found"), "{errors:?}");
 
     let key = ObjectKey::new("mesh", "shop");
@@ -181,7 +181,7 @@ async fn errors_name_the_file_the_table_or_the_directory() {
     let error = fixture.store.read(&key).await.unwrap_err();
     check(
         &error,
-        "shop.yaml cannot be read as a Kubernetes object: correct it",
+        "shop.yaml is no valid Kubernetes object: correct it",
     );
 
     let empty = DirRouteStore::new(tempfile::tempdir().unwrap().path().join("gone"));

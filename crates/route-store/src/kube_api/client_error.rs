@@ -16,9 +16,9 @@ pub enum ClientError {
     /// The certificate of the API server is refused.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
-    /// There is no answer, or it cannot be read.
-    #[error(transparent)]
-    Other(Box<dyn Error + Send + Sync>),
+    /// There is no answer, or it cannot be read. Has the first cause: the layers above it name parts of the client.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl From<kube::Error> for ClientError {
@@ -28,12 +28,24 @@ impl From<kube::Error> for ClientError {
         }
         match error {
             kube::Error::Api(status) => Answered::from(status.as_ref()).into(),
-            // The text of the others is that of their source, after the name of the variant.
-            kube::Error::Service(source) => Self::Other(source),
-            kube::Error::HyperError(source) => Self::Other(source.into()),
-            other => Self::Other(other.into()),
+            other => Self::Other(first_cause(&other)),
         }
     }
+}
+
+fn first_cause(error: &kube::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let text = one_line(&cause.to_string());
+    if text.starts_with("failed to lookup address") {
+        return "its host name is not known".to_owned();
+    }
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut rest = text.chars();
+    let first = rest.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(rest).collect()
 }
 
 /// An error status of the API server.
@@ -82,6 +94,19 @@ pub enum CertificateFault {
         "the certificate of the API server is signed by an unknown authority: correct certificate-authority in the kubeconfig"
     )]
     UnknownIssuer,
+    /// It is for other names.
+    #[error(
+        "the certificate of the API server is for another host name: correct server or tls-server-name in the kubeconfig"
+    )]
+    OtherName,
+    /// Its time is over, or has not begun.
+    #[error(
+        "the certificate of the API server has expired or is not valid yet: renew it, or correct the clock"
+    )]
+    Expired,
+    /// Another reason.
+    #[error("the certificate of the API server is refused: check it with openssl x509")]
+    Refused,
 }
 
 impl CertificateFault {
@@ -90,7 +115,7 @@ impl CertificateFault {
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
-                return Self::new(fault);
+                return Some(Self::new(fault));
             }
             next = match error.downcast_ref::<io::Error>() {
                 // Its `source` is that of the error that it was made of, which may be another I/O error.
@@ -101,16 +126,21 @@ impl CertificateFault {
         None
     }
 
-    fn new(fault: &CertificateError) -> Option<Self> {
+    fn new(fault: &CertificateError) -> Self {
         match fault {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                Some(Self::UnknownIssuer)
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::OtherName
             }
-            CertificateError::Other(other) => {
-                let reason = other.0.downcast_ref()?;
-                matches!(reason, webpki::Error::CaUsedAsEndEntity).then_some(Self::Authority)
-            }
-            _ => None,
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Self::Expired,
+            CertificateError::Other(other) => match other.0.downcast_ref() {
+                Some(webpki::Error::CaUsedAsEndEntity) => Self::Authority,
+                _ => Self::Refused,
+            },
+            _ => Self::Refused,
         }
     }
 }
@@ -146,6 +176,12 @@ mod tests {
                 CertificateError::UnknownIssuer,
                 CertificateFault::UnknownIssuer,
             ),
+            (CertificateError::Expired, CertificateFault::Expired),
+            (
+                CertificateError::NotValidForName,
+                CertificateFault::OtherName,
+            ),
+            (CertificateError::Revoked, CertificateFault::Refused),
         ] {
             let broken = io::Error::other(rustls::Error::InvalidCertificate(fault));
             let broken = io::Error::other(broken);

@@ -1,15 +1,17 @@
 //! The configuration of the client: cluster, credentials and proxy.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::path::{Path, PathBuf};
+use std::{fmt, io, time::Duration};
 
 use http::header::USER_AGENT;
 use http::{HeaderName, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError},
 };
 
+use super::client_error::ClientError;
 use super::gate::RequestLimits;
 use crate::FIELD_MANAGER;
 
@@ -64,17 +66,16 @@ impl fmt::Display for KubeAccess {
 pub enum ConnectError {
     /// There is no usable configuration.
     #[error(
-        "no usable cluster configuration: run inside a cluster, or set KUBECONFIG to a file with a current context"
+        "no cluster is configured: run inside a cluster, or set KUBECONFIG to a file with a current context ({0})"
     )]
-    Infer(#[source] Box<kube::config::InferConfigError>),
+    Infer(String),
     /// The kubeconfig is invalid.
-    #[error("kubeconfig {path} cannot be used: correct it, or name another context")]
+    #[error("kubeconfig {path}: {reason}: correct it, or name another context")]
     Kubeconfig {
         /// The file, or `from the environment`.
         path: String,
-        /// The parser's error.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A proxy is configured for the API server, and the feature `proxy` is off.
     #[error(
@@ -86,7 +87,41 @@ pub enum ConnectError {
     },
     /// The configuration needs something that this client does not support.
     #[error("no client for this cluster configuration: check its TLS and authentication settings")]
-    Client(#[source] Box<kube::Error>),
+    Client(#[source] ClientError),
+}
+
+/// Says what is wrong with a kubeconfig.
+fn reason(error: &KubeconfigError) -> String {
+    let unreadable = |error: &io::Error, path: &Path| {
+        let error = error.to_string();
+        let error = error.split(" (os error").next().unwrap_or_default();
+        format!("{} cannot be read: {error}", path.display())
+    };
+    let data = |what: &str, error: &LoadDataError| match error {
+        LoadDataError::DecodeBase64(_) => format!("its {what} is not base64"),
+        LoadDataError::ReadFile(error, path) => unreadable(error, path),
+        LoadDataError::NoBase64DataOrFile => format!("its {what} is missing"),
+    };
+    match error {
+        KubeconfigError::CurrentContextNotSet => "it has no current context".to_owned(),
+        KubeconfigError::LoadContext(name) => format!("it has no context {name}"),
+        KubeconfigError::LoadClusterOfContext(name) => format!("it has no cluster {name}"),
+        KubeconfigError::FindPath => "there is none".to_owned(),
+        KubeconfigError::ReadConfig(error, path) => unreadable(error, path),
+        KubeconfigError::Parse(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            format!("invalid YAML: {}", line.trim_start_matches("error: "))
+        }
+        KubeconfigError::MissingClusterUrl => "its cluster has no server".to_owned(),
+        KubeconfigError::ParseClusterUrl(_) => "the server of its cluster is not a URL".to_owned(),
+        KubeconfigError::ParseProxyUrl(_) => "its proxy-url is not a URL".to_owned(),
+        KubeconfigError::LoadCertificateAuthority(error) => data("certificate-authority", error),
+        KubeconfigError::LoadClientCertificate(error) => data("client-certificate", error),
+        KubeconfigError::LoadClientKey(error) => data("client-key", error),
+        KubeconfigError::ParseCertificates(_) => "its certificates are not in PEM".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// Returns the User-Agent of a program in the form of Kubernetes' own clients: `program/version (os/arch) commit`. The words are
@@ -111,7 +146,8 @@ pub fn user_agent_header(user_agent: &str) -> Option<(HeaderName, HeaderValue)> 
     (!user_agent.is_empty()).then_some((USER_AGENT, value))
 }
 
-pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {
+/// Returns the client and the address of its API server.
+pub(super) async fn connect(access: &KubeAccess) -> Result<(Client, String), ConnectError> {
     let mut config = config(access).await?;
     let no_proxy = ["NO_PROXY", "no_proxy"].map(|name| std::env::var(name).ok());
     let no_proxy = no_proxy.into_iter().flatten().next().unwrap_or_default();
@@ -121,11 +157,12 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError>
     config.headers.extend(user_agent_header(&access.user_agent));
     // `send` retries with its own rule, which depends on the time left.
     config.default_retry = false;
+    let server = config.cluster_url.to_string();
     if config.proxy_url.is_some() && !cfg!(feature = "proxy") {
-        let server = config.cluster_url.to_string();
         return Err(ConnectError::Proxy { server });
     }
-    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    let client = Client::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
+    Ok((client, server))
 }
 
 /// Returns whether `NO_PROXY` exempts the host of `server`. The kube crate ignores `NO_PROXY`.
@@ -140,9 +177,9 @@ async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
         ..KubeConfigOptions::default()
     };
     let unusable = |path: String| {
-        move |source| ConnectError::Kubeconfig {
-            path,
-            source: Box::new(source),
+        move |error| {
+            let reason = reason(&error).replace(&format!("{path} cannot"), "it cannot");
+            ConnectError::Kubeconfig { path, reason }
         }
     };
     if let Some(path) = &access.kubeconfig {
@@ -157,7 +194,8 @@ async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
             .await
             .map_err(unusable("from the environment".into()));
     }
-    Config::infer()
-        .await
-        .map_err(|error| ConnectError::Infer(Box::new(error)))
+    Config::infer().await.map_err(|error| {
+        let kubeconfig = std::error::Error::source(&error).and_then(|it| it.downcast_ref());
+        ConnectError::Infer(kubeconfig.map_or_else(|| error.to_string(), reason))
+    })
 }

@@ -338,7 +338,7 @@ async fn an_invalid_route_table_is_named() {
     let (store, _) = store(vec![(200, json!({"kind": "RouteTable", "metadata": "?"}))]);
     assert_eq!(
         refused(&store).await,
-        "RouteTable mesh/web cannot be read as a RouteTable: correct it"
+        "RouteTable mesh/web is no valid RouteTable: correct it"
     );
 }
 
@@ -355,7 +355,7 @@ async fn a_missing_kubeconfig_is_named() {
     let source = std::error::Error::source(&error).unwrap();
     assert_eq!(
         source.to_string(),
-        "kubeconfig /nowhere/config cannot be used: correct it, or name another context"
+        "kubeconfig /nowhere/config: it cannot be read: No such file or directory: correct it, or name another context"
     );
 }
 

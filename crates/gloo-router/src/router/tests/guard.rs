@@ -443,8 +443,8 @@ fn pending() -> Value {
     table
 }
 
-const NOT_ACCEPTED: &str = "RouteTable mesh/shop: Gloo has seen generation 1 of 2: written, not yet accepted by Gloo: \
-    the stable Pods are kept until it is";
+const NOT_ACCEPTED: &str = "RouteTable mesh/shop: Gloo has seen generation 1 of 2: \
+    the stable Pods are kept until Gloo accepts it";
 
 /// D-34
 #[tokio::test(start_paused = true)]

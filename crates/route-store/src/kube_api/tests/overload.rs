@@ -65,7 +65,7 @@ impl Fake {
             ..KubeAccess::default()
         };
         KubeRouteStore {
-            client: OnceCell::new_with(Some(client)),
+            client: OnceCell::new_with(Some((client, String::new()))),
             ..KubeRouteStore::new(access)
         }
     }
