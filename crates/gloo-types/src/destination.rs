@@ -101,11 +101,16 @@ open_enum! {
 impl DestinationKind {
     /// The kind of the object, as Kubernetes names it.
     pub fn word(&self) -> &str {
-        match self {
-            Self::Service => "Service",
-            Self::VirtualDestination => "VirtualDestination",
-            Self::ExternalService => "ExternalService",
-            Self::Other(other) => other,
+        Self::word_of(self.as_str())
+    }
+
+    /// As [`word`](Self::word), for a kind as RouteTables have it.
+    pub fn word_of(kind: &str) -> &str {
+        match kind {
+            "" | "SERVICE" => "Service",
+            "VIRTUAL_DESTINATION" => "VirtualDestination",
+            "EXTERNAL_SERVICE" => "ExternalService",
+            other => other,
         }
     }
 }

@@ -203,13 +203,20 @@ impl<'s> Object<'s> {
 /// `Kind namespace/name`, with the cluster in front of the namespace if there is one.
 impl std::fmt::Display for Object<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = DestinationKind::from(self.kind.to_owned());
-        f.write_str(&self.with_kind(kind.word()))
+        self.write(DestinationKind::word_of(self.kind), f)
     }
 }
 
 impl Object<'_> {
-    fn with_kind(&self, kind: &str) -> String {
+    /// As records have it.
+    fn recorded(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(self.kind, &mut text);
+        text
+    }
+
+    fn write(&self, kind: &str, to: &mut impl std::fmt::Write) -> std::fmt::Result {
         let Self {
             namespace,
             name,
@@ -217,7 +224,7 @@ impl Object<'_> {
             ..
         } = self;
         let slash = if cluster.is_empty() { "" } else { "/" };
-        format!("{kind} {cluster}{slash}{namespace}/{name}")
+        write!(to, "{kind} {cluster}{slash}{namespace}/{name}")
     }
 }
 
@@ -233,7 +240,7 @@ impl DestinationId {
 
     /// As [`Destination::recorded`].
     pub(crate) fn recorded(&self) -> String {
-        self.object().with_kind(&self.kind)
+        self.object().recorded()
     }
 }
 
@@ -480,7 +487,7 @@ impl<'a> Destination<'a> {
     /// What it leads to, without port and subset, as records have it.
     pub(crate) fn recorded(&self) -> String {
         match self.object() {
-            Some(object) => object.with_kind(object.kind),
+            Some(object) => object.recorded(),
             None => self.without_object(),
         }
     }

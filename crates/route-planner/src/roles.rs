@@ -533,7 +533,7 @@ impl fmt::Display for Pattern<'_> {
             subset,
             ..
         } = self;
-        write!(f, "{} ", DestinationKind::from((*kind).to_owned()).word())?;
+        write!(f, "{} ", DestinationKind::word_of(kind))?;
         if let Some(cluster) = cluster {
             write!(f, "{cluster}/")?;
         }

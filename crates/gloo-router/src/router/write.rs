@@ -284,7 +284,7 @@ impl<S: Store> GlooRouter<S> {
             Turn::Lead(guard) => {
                 Box::pin(self.lead(request, write, guard, deadline, retries)).await
             }
-            Turn::Carried(written) => written,
+            Turn::Carried(written) => *written,
         }?;
         for edit in &written.0.edits {
             info!(rollout = %request.rollout, route_table = %table, "{edit}");

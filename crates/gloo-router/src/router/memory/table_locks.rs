@@ -44,7 +44,7 @@ pub(in crate::router) enum Turn {
     /// It holds the lock.
     Lead(TableGuard),
     /// The holder has carried its write.
-    Carried(Written),
+    Carried(Box<Written>),
 }
 
 /// A call that waits.
@@ -180,7 +180,7 @@ impl Accepted {
     /// Answers the call whose write was carried, or cannot be.
     pub(in crate::router) fn answer(self, written: Written) {
         // The call may have been cancelled.
-        let _ = self.turn.send(Turn::Carried(written));
+        let _ = self.turn.send(Turn::Carried(Box::new(written)));
     }
 }
 
