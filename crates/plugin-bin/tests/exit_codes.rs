@@ -1,5 +1,7 @@
 //! The table of exit codes in `docs/commands.md`, case by case.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::process::{Command, Stdio};
 
 const GOOD: &str = "-f tests/commands/plan.in/rollout.yaml -f tests/commands/plan.in/shop.yaml";

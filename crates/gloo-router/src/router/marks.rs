@@ -79,7 +79,7 @@ impl<S: Store> GlooRouter<S> {
             }
             match carry_out(&*self.store, &plan).await {
                 Ok(written) => {
-                    guard.newest = Some(written);
+                    guard.newest = Some(Box::new(written));
                     for edit in &plan.edits {
                         info!(%rollout, route_table = %key, "{edit}");
                     }

@@ -345,7 +345,7 @@ impl<S: Store> GlooRouter<S> {
             }
             match send(&*self.store, &table, &patch, hands_back).await {
                 Ok(written) => {
-                    guard.newest = Some(written);
+                    guard.newest = Some(Box::new(written));
                     break;
                 }
                 Err(StoreError::Conflict(_)) if attempt < attempts => {
@@ -355,7 +355,7 @@ impl<S: Store> GlooRouter<S> {
                 Err(StoreError::Rejected { .. }) if !carried.is_empty() => carried.clear(),
                 Err(error) => return Err(error.into()),
             }
-            guard.newest = Some(self.store.read(&table).await?);
+            guard.newest = Some(Box::new(self.store.read(&table).await?));
         }
         for Carried { accepted, .. } in carried {
             let plan = accepted.offer.write.plan.clone();

@@ -82,7 +82,7 @@ pub(in crate::router) struct TableGuard {
     locks: TableLocks,
     table: ObjectKey,
     /// The newest version of the table that a holder has seen, if the last one has.
-    pub(in crate::router) newest: Option<RouteTableDoc>,
+    pub(in crate::router) newest: Option<Box<RouteTableDoc>>,
 }
 
 impl TableLocks {
