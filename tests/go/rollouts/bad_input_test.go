@@ -41,7 +41,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 			edit:  func(r *v1alpha1.Rollout) { r.Spec.Strategy.Canary.StableService = "" },
 			words: []string{"stableService"},
 		},
-		"destination of another kind":      {edit: block(`{"routeTableSelector": {"name": "other-kind"}}`), words: []string{"shop/other-kind", "VIRTUAL_DESTINATION"}},
+		"destination of another kind":      {edit: block(`{"routeTableSelector": {"name": "other-kind"}}`), words: []string{"shop/other-kind", "VirtualDestination"}},
 		"destination in another namespace": {edit: block(`{"routeTableSelector": {"name": "other-namespace"}}`), words: []string{"shop/other-namespace", "bank"}},
 		"no share left":                    {edit: block(`{"routeTableSelector": {"name": "no-share"}}`), words: []string{"shop/no-share", "100"}},
 		"negative weight":                  {edit: func(*v1alpha1.Rollout) {}, desired: -1, words: []string{"-1"}},

@@ -1,6 +1,6 @@
 //! Problems of several objects together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc};
 use route_planner::{DestinationChange, Edit, Intent, PluginConfig, plan};
@@ -142,8 +142,8 @@ pub(super) struct Splits {
     rollout: ObjectKey,
     /// Where the Rollout is.
     spot: Spot,
-    /// The route and the destination, by the path of the latter.
-    parts: BTreeMap<String, (String, String)>,
+    /// Each with its route. Their places would not do: in the cluster, a managed route of one Rollout moves the routes of another.
+    parts: BTreeSet<(String, String)>,
 }
 
 impl Splits {
@@ -154,36 +154,23 @@ impl Splits {
         intent: &Intent,
         tables: &[RouteTableDoc],
     ) -> Self {
-        let mut parts = BTreeMap::new();
+        let mut parts = BTreeSet::new();
         for table in tables {
             // The simulation reports an error.
             let edits = plan(config, intent, table).map(|plan| plan.edits);
             for edit in edits.into_iter().flatten() {
-                let Edit::Destinations {
-                    route,
-                    path,
-                    changes,
-                    ..
-                } = edit
-                else {
+                let Edit::Destinations { route, changes, .. } = edit else {
                     continue;
                 };
+                let route = format!("{route} of RouteTable {}", table.key());
                 for change in changes {
-                    let (DestinationChange::SetWeight {
-                        index, destination, ..
-                    }
-                    | DestinationChange::Replace {
-                        index, destination, ..
-                    }
-                    | DestinationChange::Remove {
-                        index, destination, ..
-                    }) = change
+                    let (DestinationChange::SetWeight { destination, .. }
+                    | DestinationChange::Replace { destination, .. }
+                    | DestinationChange::Remove { destination, .. }) = change
                     else {
                         continue;
                     };
-                    let at = format!("{} {}[{index}]", table.key(), path.join("."));
-                    let route = format!("{route} of RouteTable {}", table.key());
-                    parts.insert(at, (route, destination));
+                    parts.insert((route.clone(), destination));
                 }
             }
         }
@@ -200,9 +187,8 @@ pub(super) fn same_stable(all: &[Splits]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, second) in all.iter().enumerate() {
         for first in all.iter().take(index) {
-            let mut shared = second.parts.iter();
-            let shared = shared.find(|(at, _)| first.parts.contains_key(*at));
-            if let Some((_, (route, stable))) = shared.filter(|_| first.rollout != second.rollout) {
+            let shared = second.parts.intersection(&first.parts).next();
+            if let Some((route, stable)) = shared.filter(|_| first.rollout != second.rollout) {
                 let text = format!(
                     "Rollout {}: Rollout {} in {} splits the same destination {stable} in {route}: give each Rollout a stable Service of its own, or other routes",
                     second.rollout, first.rollout, first.spot
