@@ -121,7 +121,7 @@ async fn readiness_names_each_missing_permission() -> Result<()> {
             generator
                 .get("/readyz")
                 .await?
-                .check(503, "no usable cluster configuration")
+                .check(503, "no cluster is configured")
         })
         .await
     })
