@@ -162,11 +162,11 @@ async fn the_advice_about_aborts_is_right_for_the_newest(cluster: &Cluster) -> R
 const EXAMPLES: &[(&str, &str)] = &[
     ("experiment", "-baseline 5, reviews-"),
     ("header-route", "testers *"),
-    ("mirror", "copies to reviews-canary 20"),
+    ("mirror", "20 % copied to reviews-canary"),
     ("ping-pong", "reviews-ping 75, reviews-pong 25"),
     ("several-tables", "reviews 75, reviews-canary 25"),
     ("subsets", "] 75, reviews["),
-    ("tls-and-tcp", "reviews 75, reviews-canary 25"),
+    ("tls-and-tcp", "reviews:8443 75, reviews-canary:8443 25"),
     ("weights", "reviews 76, reviews-canary 4, reviews-legacy 20"),
 ];
 
