@@ -316,9 +316,8 @@ impl<S: Store> GlooRouter<S> {
                 None => (write.plan.to_json_patch(), write.plan.hands_back),
                 Some(newer) => {
                     carried.extend(self.carry(&guard, urgency));
-                    if attempt > 1 {
-                        carried = self.without_outdated(carried, newer, deadline).await;
-                    }
+                    // Each has waited, for the lock or after a conflict.
+                    carried = self.without_outdated(carried, newer, deadline).await;
                     let own = (&request.config, &request.intent, &mut write);
                     let others = carried.iter_mut().map(|it| {
                         let Offer { request, write } = &mut it.accepted.offer;
@@ -331,8 +330,7 @@ impl<S: Store> GlooRouter<S> {
                     }
                     carried = answer_errors(carried, errors);
                     left = write.plan.left().collect();
-                    if attempt > 1
-                        && write.plan.adds_share(&request.intent)
+                    if write.plan.adds_share(&request.intent)
                         && let Some(failure) = self.outdated(request, deadline).await
                     {
                         return Err(failure);
