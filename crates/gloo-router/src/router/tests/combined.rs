@@ -3,6 +3,8 @@
 use futures::{FutureExt as _, future::join_all};
 use tokio::time::{sleep, timeout};
 
+use route_store::RolloutReader as _;
+
 use super::{faulty::Fault, *};
 
 /// A table with a route to each of these Services.
@@ -116,4 +118,48 @@ async fn a_later_call_waits_for_the_patch_that_carries_the_earlier_one() {
     assert_eq!(shares(&fixture), [25, 25, 0]);
     // One alone, two together, and weight 0.
     assert_eq!(patches(&fixture), 3);
+}
+
+/// A Rollout is aborted while its weight waits for the patch of another one, or is about to ride with it.
+#[tokio::test(start_paused = true)]
+async fn a_weight_that_has_waited_is_refused_if_its_rollout_was_aborted() {
+    let services = services(3);
+    let fixture = Fixture::new([routes(&services)]);
+    let object = |service: &str, status: Value| {
+        let mut object = races::object(&status);
+        object["metadata"]["name"] = json!(service);
+        object["spec"]["strategy"]["canary"]["stableService"] = json!(service);
+        let canary = format!("{service}-canary");
+        object["spec"]["strategy"]["canary"]["canaryService"] = json!(canary);
+        object
+    };
+    let mut called = Vec::new();
+    for service in &services {
+        fixture
+            .store
+            .put_rollout(object(service, json!({})))
+            .unwrap();
+        let live = fixture
+            .store
+            .rollout(&ObjectKey::new("shop", service))
+            .await;
+        called.push(races::read(live.unwrap().unwrap().into_raw()));
+    }
+    fixture.store.fail("patch shop", Fault::Slowness);
+    let calls = called.iter().map(|rollout| fixture.set_weight(rollout, 25));
+    let aborts = async {
+        sleep(Duration::from_millis(500)).await;
+        for service in &services[1..] {
+            let aborted = object(service, json!({"abort": true}));
+            fixture.store.put_rollout(aborted).unwrap();
+        }
+    };
+    let (answers, ()) = join(join_all(calls), aborts).await;
+    let refused = |answer: &Result<(), String>| {
+        let refusal = "no traffic is moved to the canary";
+        answer.as_ref().is_err_and(|error| error.contains(refusal))
+    };
+    let refused: Vec<bool> = answers.iter().map(refused).collect();
+    assert_eq!(refused, [false, true, true], "{answers:?}");
+    assert_eq!(shares(&fixture), [25, 0, 0]);
 }

@@ -14,6 +14,8 @@ use route_store::{
     RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
 };
 
+use rollouts_rpc::rollout::RolloutFacts;
+
 use super::*;
 
 /// How a request fails.
@@ -219,6 +221,20 @@ impl PolicyStore for Faulty {
 }
 
 impl RolloutReader for Faulty {
+    async fn newer_rollout(
+        &self,
+        key: &ObjectKey,
+        version: &str,
+    ) -> Result<Option<RolloutFacts>, StoreError> {
+        let live = self.store.rollout(key).await?;
+        let live = live.map(|live| serde_json::from_value::<Rollout>(live.into_raw()).unwrap());
+        // Most tests call with a Rollout that has no version.
+        let is_newer =
+            |live: &Rollout| !version.is_empty() && live.metadata.resource_version != version;
+        let newer = live.filter(is_newer);
+        Ok(newer.as_ref().map(RolloutFacts::of))
+    }
+
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.reach("get", "rollout").await?;
         self.store.rollout(key).await
