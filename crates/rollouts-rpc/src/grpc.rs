@@ -54,7 +54,7 @@ use tonic::service::Routes;
 use crate::call::{PluginService, Router};
 use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{PluginKind, Protocol};
-use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals, on_own_thread};
+use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals, on_own_runtime};
 use crate::goplugin::session::Shutdown;
 use crate::traffic_router::TrafficRouter;
 use crate::workers::Workers;
@@ -82,20 +82,17 @@ pub async fn serve<R: TrafficRouter>(
     router: Router<R>,
 ) -> Result<Shutdown, ServeError> {
     let kind = PluginKind::TrafficRouter;
-    let workers = Workers::Threads(Handle::current());
+    let workers = Workers::new(Handle::current());
     let service = PluginService::new(router, config.deadline(kind), workers);
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (kind, Protocol::Grpc), announce)?;
     let timeout = config.session_timeout;
-    on_own_thread(move || {
-        let serve = async move |listener: &UnixListener, acceptor| {
-            let quit = CancellationToken::new();
-            let services = services(service, &quit).await?;
-            server::serve(listener, acceptor, services, &quit, timeout).await
-        };
-        announced.serve(signals, serve)
-    })
-    .await
+    let serve = async move |listener: &UnixListener, acceptor| {
+        let quit = CancellationToken::new();
+        let services = services(service, &quit).await?;
+        server::serve(listener, acceptor, services, &quit, timeout).await
+    };
+    on_own_runtime(announced.serve(signals, serve)).await
 }
 
 async fn services<R: TrafficRouter>(

@@ -13,8 +13,8 @@ use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{HandshakeError, Protocol};
 use crate::goplugin::log::{self, LogFormat};
 use crate::goplugin::serve::{
-    Announced, ServeConfig, ServeError, Signals, announce_on_stdout, serve_announced,
-    session_runtime,
+    Announced, ServeConfig, ServeError, SessionRuntime, Signals, announce_on_stdout,
+    serve_announced,
 };
 use crate::goplugin::session::Shutdown;
 
@@ -91,16 +91,15 @@ pub fn main_with(config: ServeConfig, plugin: impl Plugin) -> ExitCode {
 }
 
 fn run<P: Plugin>(config: ServeConfig, plugin: P, env: &PluginEnv) -> Result<Shutdown, ServeError> {
-    let session = session_runtime().map_err(ServeError::Runtime)?;
-    let _entered = session.enter();
+    let session = SessionRuntime::start()?;
+    let _entered = session.handle.enter();
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce_on_stdout)?;
     // The controller waits for the handshake line, so the worker threads start after it.
     let calls = Builder::new_multi_thread().enable_all().build();
     let calls = calls.map_err(ServeError::Runtime)?;
     let serving = serve_announced(config, calls.handle().clone(), signals, announced, plugin);
-    let ended = session.block_on(serving);
-    // A call that blocks its thread must not keep the process running.
+    let ended = session.handle.block_on(serving);
     calls.shutdown_background();
     ended
 }

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::future::pending;
 use std::hint::spin_loop;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +18,13 @@ use futures::future::{Either, join_all, select};
 use rollouts_rpc::goplugin::env::PluginEnv;
 use rollouts_rpc::host::{HostSession, RouterClient};
 use rollouts_rpc::{
-    DesiredWeight, Result, Rollout, Router, ServeConfig, Shutdown, TrafficRouter, WeightDestination,
+    DesiredWeight, Rollout, Router, ServeConfig, ServeError, Shutdown, TrafficRouter,
+    WeightDestination,
 };
+use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// What the code of an author does with its thread until the test ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +32,8 @@ enum Habit {
     Sleeps,
     Spins,
     Blocks,
+    /// It waits, and blocks when it is dropped.
+    BlocksAtTheEnd,
 }
 
 /// Ends what is stuck when the test ends.
@@ -39,7 +45,17 @@ struct Release {
 }
 
 impl Release {
-    fn stick(&self, habit: Habit) {
+    async fn stick(&self, habit: Habit) {
+        match habit {
+            Habit::BlocksAtTheEnd => {
+                let _blocks = BlocksWhenDropped(self);
+                pending().await
+            }
+            Habit::Sleeps | Habit::Spins | Habit::Blocks => self.take_the_thread(habit),
+        }
+    }
+
+    fn take_the_thread(&self, habit: Habit) {
         match habit {
             Habit::Sleeps => {
                 while !self.is_over.load(Ordering::Relaxed) {
@@ -51,7 +67,7 @@ impl Release {
                     spin_loop();
                 }
             }
-            Habit::Blocks => {
+            Habit::Blocks | Habit::BlocksAtTheEnd => {
                 let over = self.lock.lock().unwrap();
                 let _over = self.changed.wait_while(over, |is_over| !*is_over).unwrap();
             }
@@ -62,6 +78,14 @@ impl Release {
         self.is_over.store(true, Ordering::Relaxed);
         *self.lock.lock().unwrap() = true;
         self.changed.notify_all();
+    }
+}
+
+struct BlocksWhenDropped<'a>(&'a Release);
+
+impl Drop for BlocksWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.take_the_thread(Habit::Blocks);
     }
 }
 
@@ -85,9 +109,9 @@ impl TrafficRouter for Stuck {
         rollout: &Rollout,
         _: DesiredWeight,
         _: &[WeightDestination],
-    ) -> Result {
+    ) -> rollouts_rpc::Result {
         if rollout.metadata.name == "stuck" {
-            self.release.stick(self.habit);
+            self.release.stick(self.habit).await;
         }
         Ok(())
     }
@@ -95,7 +119,7 @@ impl TrafficRouter for Stuck {
     async fn stop(&self) {
         match self.stop {
             Stop::Returns => {}
-            Stop::Sticks => self.release.stick(self.habit),
+            Stop::Sticks => self.release.stick(self.habit).await,
             Stop::Panics => panic!("cannot stop"),
         }
     }
@@ -105,40 +129,67 @@ fn rollout(name: &str) -> Rollout {
     Rollout::named("shop", name)
 }
 
+/// A plugin that is served, and its host.
+struct Served {
+    release: Arc<Release>,
+    session: HostSession,
+    serving: JoinHandle<Result<Shutdown, ServeError>>,
+    _socket: TempDir,
+}
+
+impl Served {
+    async fn start(habit: Habit, stop: Stop, deadline: Duration) -> Self {
+        let release = Arc::new(Release::default());
+        let plugin = Stuck {
+            release: Arc::clone(&release),
+            habit,
+            stop,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let env = PluginEnv::from_vars([
+            ("ARGO_ROLLOUTS_RPC_PLUGIN", "trafficrouter"),
+            ("PLUGIN_PROTOCOL_VERSIONS", "1"),
+            ("TMPDIR", dir.path().to_str().unwrap()),
+        ]);
+        let (announce, line) = oneshot::channel();
+        let config = ServeConfig::new().with_call_deadline(deadline);
+        let serving = tokio::spawn(async move {
+            let announce = |line: &str| {
+                announce.send(line.to_owned()).unwrap();
+                Ok(())
+            };
+            rollouts_rpc::serve(&config, &env, announce, Router(plugin)).await
+        });
+        let line = line.await.unwrap();
+        let socket = line.split('|').nth(3).unwrap();
+        let session = HostSession::open(UnixStream::connect(socket).await.unwrap())
+            .await
+            .unwrap();
+        Self {
+            release,
+            session,
+            serving,
+            _socket: dir,
+        }
+    }
+
+    async fn quit(self) {
+        self.session.quit().await.unwrap();
+        drop(self.session);
+        assert_eq!(self.serving.await.unwrap().unwrap(), Shutdown::HostQuit);
+        self.release.release();
+    }
+}
+
 /// Calls for other Rollouts, pings, deadlines and Quit while `calls` calls are stuck, with one worker thread.
 async fn check(habit: Habit, calls: usize, stop: Stop) {
-    let release = Arc::new(Release::default());
-    let plugin = Stuck {
-        release: Arc::clone(&release),
-        habit,
-        stop,
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let env = PluginEnv::from_vars([
-        ("ARGO_ROLLOUTS_RPC_PLUGIN", "trafficrouter"),
-        ("PLUGIN_PROTOCOL_VERSIONS", "1"),
-        ("TMPDIR", dir.path().to_str().unwrap()),
-    ]);
-    let (announce, line) = oneshot::channel();
-    let config = ServeConfig::new().with_call_deadline(Duration::from_secs(2));
-    let serving = tokio::spawn(async move {
-        let announce = |line: &str| {
-            announce.send(line.to_owned()).unwrap();
-            Ok(())
-        };
-        rollouts_rpc::serve(&config, &env, announce, Router(plugin)).await
-    });
-    let line = line.await.unwrap();
-    let socket = line.split('|').nth(3).unwrap();
-    let session = HostSession::open(UnixStream::connect(socket).await.unwrap())
-        .await
-        .unwrap();
-    let router: RouterClient = session.dispense_router().await.unwrap();
+    let served = Served::start(habit, stop, Duration::from_secs(2)).await;
+    let router: RouterClient = served.session.dispense_router().await.unwrap();
     let name = rollout("stuck");
     let stuck = join_all((0..calls).map(|_| router.set_weight(&name, 10, &[])));
     let others = async {
         for _ in 0..5 {
-            session.ping().await.unwrap();
+            served.session.ping().await.unwrap();
             router.set_weight(&rollout("other"), 10, &[]).await.unwrap();
         }
     };
@@ -152,15 +203,12 @@ async fn check(habit: Habit, calls: usize, stop: Stop) {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("took longer than 2 s"), "{error}");
     }
-    session.quit().await.unwrap();
-    drop(session);
-    assert_eq!(serving.await.unwrap().unwrap(), Shutdown::HostQuit);
-    release.release();
+    served.quit().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_call_that_blocks_its_thread_delays_nobody_else() {
-    for habit in [Habit::Sleeps, Habit::Spins] {
+    for habit in [Habit::Sleeps, Habit::Spins, Habit::BlocksAtTheEnd] {
         check(habit, 1, Stop::Returns).await;
     }
     // More than the runtime has threads for its tasks.
@@ -171,4 +219,17 @@ async fn a_call_that_blocks_its_thread_delays_nobody_else() {
 async fn quit_is_answered_although_the_plugin_does_not_stop() {
     check(Habit::Blocks, 1, Stop::Sticks).await;
     check(Habit::Sleeps, 0, Stop::Panics).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_that_block_for_ever_leave_the_session_a_thread() {
+    let served = Served::start(Habit::Blocks, Stop::Returns, Duration::from_millis(20)).await;
+    let router: RouterClient = served.session.dispense_router().await.unwrap();
+    let name = rollout("stuck");
+    // A runtime has 512 threads at most.
+    for answer in join_all((0..600).map(|_| router.set_weight(&name, 10, &[]))).await {
+        answer.unwrap_err();
+    }
+    served.session.ping().await.unwrap();
+    served.quit().await;
 }

@@ -5,12 +5,12 @@ use std::error::Error;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Write as _};
+use std::mem;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -19,9 +19,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Dispatch, debug, dispatcher, info, warn};
 
 use super::env::PluginEnv;
@@ -159,44 +159,53 @@ pub async fn serve<P: Plugin>(
     // The signal handlers are installed before the host reads the handshake line.
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce)?;
-    let (config, calls) = (*config, Handle::current());
-    on_own_thread(move || serve_announced(config, calls, signals, announced, plugin)).await
+    let calls = Handle::current();
+    on_own_runtime(serve_announced(*config, calls, signals, announced, plugin)).await
 }
 
-/// Runs the session on a thread and a runtime of its own: nothing that the author's code does in the caller's runtime may stall it.
-pub(crate) async fn on_own_thread<F>(
-    session: impl FnOnce() -> F + Send + 'static,
-) -> Result<Shutdown, ServeError>
-where
-    F: Future<Output = Result<Shutdown, ServeError>>,
-{
-    // Dropped with the future of this function, so that the session ends then.
-    let (_caller, gone) = oneshot::channel::<Infallible>();
-    let (done, ended) = oneshot::channel::<Infallible>();
-    let thread = thread::Builder::new().name("session".to_owned());
-    let log = dispatcher::get_default(Dispatch::clone);
-    let thread = thread.spawn(move || {
-        let _done = done;
-        let _log = dispatcher::set_default(&log);
-        let session = async {
-            tokio::select! {
-                ended = session() => ended,
-                _ = gone => Ok(Shutdown::Terminated),
-            }
-        };
-        session_runtime()
-            .map_err(ServeError::Runtime)?
-            .block_on(session)
-    });
-    let thread = thread.map_err(ServeError::Runtime)?;
-    let _ = ended.await;
-    // A panic of the protocol code goes on in the caller, as without the thread.
-    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+/// Runs the session on a runtime of its own: nothing that the author's code does in the caller's runtime may stall it.
+pub(crate) async fn on_own_runtime(
+    session: impl Future<Output = Result<Shutdown, ServeError>> + Send + 'static,
+) -> Result<Shutdown, ServeError> {
+    let runtime = SessionRuntime::start()?;
+    let session = AbortOnDropHandle::new(runtime.handle.spawn(session));
+    // A panic of the protocol code goes on in the caller, as without the runtime.
+    session
+        .await
+        .unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
 }
 
-/// Returns the runtime of a session, which has one thread.
-pub(crate) fn session_runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+/// The runtime of a session. It has one worker, which goes on in another thread while a call has this one (see [`Workers`]).
+pub(crate) struct SessionRuntime {
+    pub(crate) handle: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl SessionRuntime {
+    pub(crate) fn start() -> Result<Self, ServeError> {
+        let mut runtime = Builder::new_multi_thread();
+        // The log of the caller is that of its thread, perhaps.
+        let log = dispatcher::get_default(Dispatch::clone);
+        runtime.on_thread_start(move || mem::forget(dispatcher::set_default(&log)));
+        runtime
+            .worker_threads(1)
+            .thread_name("session")
+            .enable_all();
+        let runtime = runtime.build().map_err(ServeError::Runtime)?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+}
+
+impl Drop for SessionRuntime {
+    /// A call that blocks its thread must not keep the process running.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Does what [`serve`] does after the handshake line. Calls run on `calls`.
@@ -207,7 +216,7 @@ pub(crate) async fn serve_announced<P: Plugin>(
     announced: Announced,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    let service = plugin.into_service(config.deadline(P::KIND), Workers::Threads(calls));
+    let service = plugin.into_service(config.deadline(P::KIND), Workers::new(calls));
     let serve = async |listener: &UnixListener, acceptor| {
         let first = first_session(listener, acceptor);
         let session = match timeout(config.session_timeout, first).await {
