@@ -288,6 +288,17 @@ async fn the_samples_of_argo_are_conformant() {
     }
 }
 
+/// A plugin with Go's server may exit before it has sent the reply: one silent exit says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_answers_quit_only_sometimes_gets_no_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let silent = directory.path().join("silent");
+    let fault = format!("quits-silently:{}", silent.display());
+    let report = report("router", &fault, &["life.quit-reply"]).await;
+    assert_eq!(report.failed().count(), 0, "{report}");
+    assert_eq!(std::fs::read_to_string(&silent).unwrap(), "..");
+}
+
 /// One crash is one line, with the text of the panic. What follows did not run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_is_one_failure() {

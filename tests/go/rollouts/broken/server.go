@@ -153,6 +153,20 @@ func (s *server) exit() {
 	os.Exit(0)
 }
 
+// quitsSilently returns whether this process exits without a reply to Quit: each one, or the first two of those that share the file in
+// the value.
+func (s *server) quitsSilently() bool {
+	if s.value == "" {
+		return true
+	}
+	silent, _ := os.ReadFile(s.value)
+	if len(silent) == 2 {
+		return false
+	}
+	exitOn(os.WriteFile(s.value, append(silent, '.'), 0o600))
+	return true
+}
+
 func (s *server) session(connection net.Conn) {
 	config := yamux.DefaultConfig()
 	config.LogOutput = io.Discard
@@ -275,7 +289,7 @@ func (c *codec) WriteResponse(response *rpc.Response, body any) error {
 		response.Error, body = "", uint32(1)
 	}
 	quits := response.ServiceMethod == "Control.Quit"
-	if quits && s.is("quits-silently") {
+	if quits && s.is("quits-silently") && s.quitsSilently() {
 		s.exit()
 	}
 	if err := c.encoder.Encode(response); err != nil {
