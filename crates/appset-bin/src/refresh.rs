@@ -20,7 +20,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use route_store::{ClientError, KubeRouteStore};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::ledger::{Due, Outcome};
 use crate::service::Service;
@@ -130,8 +130,7 @@ impl ApplicationSets {
                 Err(error) => Err(ClientError::from(error).into()),
             }
         };
-        let patched = timeout(REQUEST_TIMEOUT, patched).await;
-        let patched = patched.context("no answer in time")?;
+        let patched = patched.await;
         patched.with_context(|| format!("cannot patch ApplicationSet {namespace}/{set}"))
     }
 }

@@ -10,7 +10,7 @@
 //!      v
 //!   send.rs   end = min(now + request timeout, deadline - 100 ms) ----- passed? -----> Timeout, CallEnded
 //!      |
-//!      v  each try                                                        (gate.rs)
+//!      v  each try: kube's client, in which layer.rs is the outermost layer
 //!   breaker  open, and this request is neither the probe nor urgent? ----------------> Failing
 //!      |
 //!      v
@@ -27,7 +27,8 @@
 //! ```
 //!
 //! Lists for the cache and Events take the same way with a low [`Priority`]. A watch takes neither a token nor a permission
-//! of the breaker, but every event that it receives closes the breaker.
+//! of the breaker, but every event that it receives closes the breaker. A request of kube's own helpers, with the client of
+//! [`KubeRouteStore::client`], takes the same way but for the retry.
 
 mod breaker;
 mod client_error;
@@ -35,6 +36,7 @@ mod connect;
 mod endpoints;
 mod gate;
 mod informer;
+mod layer;
 mod proof;
 mod send;
 mod watch;
@@ -73,12 +75,13 @@ use crate::{
 };
 
 pub use client_error::{Answered, CertificateFault, ClientError};
-use connect::connect;
 pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
+use connect::{connect, wrapped};
 use gate::Gate;
 pub use gate::RequestLimits;
 pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
+use layer::GateLayer;
 use send::{Call, HttpRequest, RequestError, resource};
 pub use watch::WholeDocuments;
 
@@ -94,8 +97,10 @@ const READS_AT_ONCE: usize = 16;
 /// cannot be created, the next request tries again.
 pub struct KubeRouteStore {
     access: KubeAccess,
+    /// The client of [`with_client`](Self::with_client).
+    given: Option<Client>,
     client: OnceCell<(Client, String)>,
-    gate: Gate,
+    gate: Arc<Gate>,
     /// When the version of each kind was asked for, so that the watches of several namespaces ask once.
     probes: Mutex<BTreeMap<&'static str, Instant>>,
 }
@@ -105,8 +110,9 @@ impl KubeRouteStore {
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
-            gate: Gate::new(access.to_string(), access.limits, access.request_timeout),
+            gate: Arc::new(Gate::new(&access, Arc::new(()))),
             access,
+            given: None,
             client: OnceCell::new(),
             probes: Mutex::default(),
         }
@@ -120,7 +126,7 @@ impl KubeRouteStore {
             ..KubeAccess::default()
         };
         Self {
-            client: OnceCell::new_with(Some((client, String::new()))),
+            given: Some(client),
             ..Self::new(access)
         }
     }
@@ -128,16 +134,26 @@ impl KubeRouteStore {
     /// Reports every request to `observer`.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.gate.observer = observer;
+        self.gate = Arc::new(Gate::new(&self.access, observer));
         self
     }
 
-    /// Returns the client, and creates it on the first call.
+    /// Returns the client, and creates it on the first call. Each request of it passes the limits, the breaker and the observer of this
+    /// store, with the priority and the deadline of the caller's [`RequestContext`](crate::RequestContext).
     ///
     /// # Errors
     /// Returns `Err` if the configuration is invalid.
     pub async fn client(&self) -> Result<&Client, ConnectError> {
-        let connected = self.client.get_or_try_init(|| connect(&self.access));
+        let connected = self.client.get_or_try_init(async || {
+            let layer = GateLayer {
+                gate: Arc::clone(&self.gate),
+                timeout: self.access.request_timeout,
+            };
+            match &self.given {
+                Some(client) => Ok((wrapped(client.clone(), &layer), String::new())),
+                None => connect(&self.access, &layer).await,
+            }
+        });
         Ok(&connected.await?.0)
     }
 

@@ -8,11 +8,15 @@ use http::{HeaderName, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError},
 };
 
+use tower::service_fn;
+
 use super::client_error::ClientError;
 use super::gate::RequestLimits;
+use super::layer::GateLayer;
 use crate::FIELD_MANAGER;
 
 /// How to reach a cluster, and the limits of its requests.
@@ -147,7 +151,10 @@ pub fn user_agent_header(user_agent: &str) -> Option<(HeaderName, HeaderValue)> 
 }
 
 /// Returns the client and the address of its API server.
-pub(super) async fn connect(access: &KubeAccess) -> Result<(Client, String), ConnectError> {
+pub(super) async fn connect(
+    access: &KubeAccess,
+    layer: &GateLayer,
+) -> Result<(Client, String), ConnectError> {
     let mut config = config(access).await?;
     let no_proxy = ["NO_PROXY", "no_proxy"].map(|name| std::env::var(name).ok());
     let no_proxy = no_proxy.into_iter().flatten().next().unwrap_or_default();
@@ -161,8 +168,20 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<(Client, String), Con
     if config.proxy_url.is_some() && !cfg!(feature = "proxy") {
         return Err(ConnectError::Proxy { server });
     }
-    let client = Client::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
-    Ok((client, server))
+    let client =
+        ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
+    Ok((client.with_layer(layer).build(), server))
+}
+
+/// Returns the client within the layer.
+pub(super) fn wrapped(client: Client, layer: &GateLayer) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let client = service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    let builder = ClientBuilder::new(client, namespace);
+    builder.with_layer(layer).build()
 }
 
 /// Returns whether `NO_PROXY` exempts the host of `server`. The kube crate ignores `NO_PROXY`.

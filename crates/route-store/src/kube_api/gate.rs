@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, Change, Pass, Verdict};
+use super::connect::KubeAccess;
 use crate::{Observer, Priority};
 
 /// The rate limit of one API server. Watches do not count.
@@ -53,28 +54,36 @@ struct Guarded {
     reason: Arc<str>,
 }
 
-/// Why a request is not sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a request has no answer, for reasons of our own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Rejection {
     /// The breaker is open; the reason is the last failure.
+    #[error("not sent, because earlier requests failed: {0}")]
     Breaker(Arc<str>),
     /// The request's turn would come after its deadline.
+    #[error("not sent, because of too many requests before it")]
     Budget,
+    /// Its permit was withdrawn before it was sent.
+    #[error("not sent, because a later call replaces it")]
+    Withdrawn,
+    /// Its time is over.
+    #[error("no answer in time")]
+    Late,
 }
 
 impl Gate {
-    /// A gate for the API server `name`, whose requests have `timeout`.
-    pub(super) fn new(name: String, limits: RequestLimits, timeout: Duration) -> Self {
+    /// A gate for an API server.
+    pub(super) fn new(access: &KubeAccess, observer: Arc<dyn Observer>) -> Self {
         Self {
-            name,
-            patience: timeout.min(Duration::from_secs(1)),
+            name: access.to_string(),
+            patience: access.request_timeout.min(Duration::from_secs(1)),
             breaker: Mutex::new(Guarded {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
             }),
-            budget: Mutex::new(Budget::new(limits, Instant::now())),
+            budget: Mutex::new(Budget::new(access.limits, Instant::now())),
             left: Notify::new(),
-            observer: Arc::new(()),
+            observer,
         }
     }
 
@@ -415,7 +424,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_request_lets_the_next_one_move_up() {
         let limits = RequestLimits { qps: 1.0, burst: 1 };
-        let gate = Gate::new("the API server".into(), limits, Duration::from_secs(3));
+        let access = KubeAccess {
+            limits,
+            ..KubeAccess::default()
+        };
+        let gate = Gate::new(&access, Arc::new(()));
         let begin = Instant::now();
         let end = begin + Duration::from_secs(60);
         assert!(gate.enter(Call, end).await.is_ok());

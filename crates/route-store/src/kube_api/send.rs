@@ -1,11 +1,10 @@
-//! Sends one request: its deadline, its retries, the error that an answer becomes, and its verdict for the breaker.
+//! Sends one request: its deadline, its retries, and the error that an answer becomes.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use gloo_types::{Document, ObjectKey, Resource};
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
@@ -14,11 +13,11 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::KubeRouteStore;
-use super::breaker::Verdict;
-use super::client_error::{Answered, CertificateFault, ClientError, one_line};
+use super::client_error::{Answered, ClientError};
 use super::gate::Rejection;
+use super::layer::{Asked, Refusal};
 use crate::error::label;
-use crate::{Observer, Outcome, Permit, RequestContext, SentRequest, StoreError};
+use crate::{RequestContext, StoreError};
 
 pub(super) type HttpRequest = http::Request<Vec<u8>>;
 pub(super) type RequestError = kube::core::request::Error;
@@ -105,6 +104,17 @@ impl Call {
 /// Time of a call that its last request leaves for the answer to the controller.
 const RESERVE: Duration = Duration::from_millis(100);
 
+impl RequestContext {
+    /// Returns when a request with this timeout ends.
+    pub(super) fn end(&self, timeout: Duration) -> Instant {
+        let now = Instant::now();
+        let of_call = self
+            .deadline
+            .map(|it| it.checked_sub(RESERVE).unwrap_or(now));
+        of_call.map_or(now + timeout, |end| end.min(now + timeout))
+    }
+}
+
 impl KubeRouteStore {
     /// Sends a request like [`send_for_bytes`](Self::send_for_bytes), and parses the answer.
     pub(super) async fn send(
@@ -124,36 +134,26 @@ impl KubeRouteStore {
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Bytes, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
-        let (context, permit) = (RequestContext::current(), Permit::current());
-        let (end, late) = limit(call, context.deadline, self.access.request_timeout);
-        if end <= Instant::now() {
-            return Err(late);
+        let context = RequestContext::current();
+        let (now, timeout) = (Instant::now(), self.access.request_timeout);
+        let end = context.end(timeout);
+        let late = || call.late(timeout, end < now + timeout);
+        if end <= now {
+            return Err(late());
         }
         let Ok(client) = timeout_at(end, self.client()).await else {
-            return Err(late);
+            return Err(late());
         };
         let client = client.map_err(|error| call.unreachable(error))?;
         let mut tries = 1;
         let mut last = None;
         loop {
-            let entered = tokio::select! {
-                biased;
-                () = permit.withdrawn() => return Err(last.unwrap_or_else(|| call.withdrawn())),
-                entered = self.gate.enter(context.priority, end) => entered,
-            };
-            let entered = match entered {
-                Ok(entered) => entered,
+            let refused = match ask(client, call.until(end, request.clone())).await {
+                Ok(answer) => return Ok(answer),
+                Err(Refused::Rejected(Rejection::Late)) => return Err(late()),
                 // The answer to the previous try says more than the gate.
-                Err(rejection) => return Err(last.unwrap_or_else(|| call.not_sent(rejection))),
-            };
-            let asked = self.ask(client, call, request.clone(), end);
-            let Ok(asked) = timeout_at(end, asked).await else {
-                return Err(late);
-            };
-            let refused = match asked {
-                Ok(answer) => {
-                    entered.answered(Verdict::Healthy);
-                    return Ok(answer);
+                Err(Refused::Rejected(rejection)) => {
+                    return Err(last.unwrap_or_else(|| call.not_sent(rejection)));
                 }
                 Err(refused) => refused,
             };
@@ -161,10 +161,6 @@ impl KubeRouteStore {
             let pause = refused.failure().and_then(|failure| {
                 retry_pause(request.method(), failure, tries, left, fastrand::f64())
             });
-            match refused.verdict(left) {
-                Verdict::Failed => entered.failed(refused.reason()),
-                verdict => entered.answered(verdict),
-            }
             let error = refused.into_error(call);
             let may_pass = |pause: &Duration| {
                 let at = Instant::now() + *pause;
@@ -179,48 +175,6 @@ impl KubeRouteStore {
             last = Some(error);
             tokio::time::sleep(pause).await;
             tries += 1;
-        }
-    }
-
-    /// Sends a request once.
-    async fn ask(
-        &self,
-        client: &Client,
-        call: &Call,
-        request: HttpRequest,
-        end: Instant,
-    ) -> Result<Bytes, Refused> {
-        let mut sent = self.sent(call, end);
-        let response = client.send(request.map(Body::from)).await;
-        let response = response.map_err(|error| sent.broke(error))?;
-        let (head, body) = Response::into_parts(response);
-        let body = body.collect().await.map_err(|error| sent.broke(error))?;
-        sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
-        drop(sent);
-        let body = body.to_bytes();
-        if head.status.is_client_error() || head.status.is_server_error() {
-            let status = serde_json::from_slice(&body).ok();
-            // A proxy may answer with other JSON.
-            let status = status.filter(|status: &Status| status.code != 0);
-            let status = status.unwrap_or_else(|| {
-                let text = String::from_utf8_lossy(&body);
-                Status::failure(&text, "").with_code(head.status.as_u16())
-            });
-            let after = retry_after(&head.headers, &status);
-            let status = Box::new(status);
-            return Err(Refused::Answered { status, after });
-        }
-        Ok(body)
-    }
-
-    /// Starts the measurement of a request that is sent now and has until `end`.
-    pub(super) fn sent<'a>(&'a self, call: &'a Call, end: Instant) -> Sent<'a> {
-        Sent {
-            call,
-            observer: self.gate.observer.as_ref(),
-            begin: Instant::now(),
-            end,
-            outcome: None,
         }
     }
 
@@ -243,20 +197,21 @@ impl KubeRouteStore {
     }
 }
 
-/// When a request ends, and the error at that time.
-fn limit(call: &Call, deadline: Option<Instant>, after: Duration) -> (Instant, StoreError) {
-    let (verb, what, now) = (call.verb, call.what.clone(), Instant::now());
-    let of_call = deadline.map(|deadline| deadline.checked_sub(RESERVE).unwrap_or(now));
-    match of_call.filter(|end| *end < now + after) {
-        Some(end) => (end, StoreError::CallEnded { verb, what }),
-        None => (now + after, StoreError::Timeout { verb, what, after }),
-    }
-}
-
 impl Call {
-    fn withdrawn(&self) -> StoreError {
+    /// Adds to the request what the layer needs to know of it.
+    pub(super) fn until<B>(&self, end: Instant, mut request: http::Request<B>) -> http::Request<B> {
+        let (verb, kind) = (self.verb, self.kind);
+        request.extensions_mut().insert(Asked { verb, kind, end });
+        request
+    }
+
+    /// Returns the error of a request that has no answer in time.
+    fn late(&self, after: Duration, is_of_call: bool) -> StoreError {
         let (verb, what) = (self.verb, self.what.clone());
-        StoreError::Withdrawn { verb, what }
+        match is_of_call {
+            true => StoreError::CallEnded { verb, what },
+            false => StoreError::Timeout { verb, what, after },
+        }
     }
 
     fn not_sent(&self, rejection: Rejection) -> StoreError {
@@ -264,117 +219,61 @@ impl Call {
         match rejection {
             Rejection::Breaker(reason) => StoreError::Failing { verb, what, reason },
             Rejection::Budget => StoreError::Throttled { verb, what },
+            Rejection::Withdrawn => StoreError::Withdrawn { verb, what },
+            Rejection::Late => StoreError::CallEnded { verb, what },
         }
     }
 }
 
-/// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
-pub(super) struct Sent<'a> {
-    call: &'a Call,
-    observer: &'a dyn Observer,
-    begin: Instant,
-    end: Instant,
-    /// `None` without an answer.
-    pub(super) outcome: Option<Outcome>,
-}
-
-impl Sent<'_> {
-    /// Notes that the connection failed.
-    fn broke(&mut self, error: kube::Error) -> Refused {
-        self.outcome = Some(Outcome::Connection);
-        Refused::Client(error)
+/// Sends a request once.
+async fn ask(client: &Client, request: HttpRequest) -> Result<Bytes, Refused> {
+    let response = client.send(request.map(Body::from)).await?;
+    let (mut head, body) = response.into_parts();
+    if let Some(refusal) = head.extensions.remove::<Refusal>() {
+        return Err(Refused::Answered(refusal));
     }
-}
-
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        let now = Instant::now();
-        let without_answer = if now < self.end {
-            Outcome::Cancelled
-        } else {
-            Outcome::Timeout
-        };
-        self.observer.request(&SentRequest {
-            verb: self.call.verb,
-            kind: self.call.kind,
-            outcome: self.outcome.unwrap_or(without_answer),
-            duration: now - self.begin,
-        });
-    }
+    Ok(body.collect().await?.to_bytes())
 }
 
 /// Why one try of a request has no result.
 enum Refused {
+    /// The layer has not sent it, or has not waited longer.
+    Rejected(Rejection),
     Client(kube::Error),
-    Answered {
-        status: Box<Status>,
-        after: Option<Duration>,
-    },
+    Answered(Refusal),
+}
+
+impl From<kube::Error> for Refused {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Service(error) => match error.downcast() {
+                Ok(rejection) => Self::Rejected(*rejection),
+                Err(error) => Self::Client(kube::Error::Service(error)),
+            },
+            error => Self::Client(error),
+        }
+    }
 }
 
 impl Refused {
     /// Returns what a retry depends on; `None` if a retry cannot help.
     fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Answered { status, after } => {
-                let code = StatusCode::from_u16(status.code).ok()?;
-                Some(Failure::Answered(code, *after))
-            }
+            Self::Answered(refusal) => Some(Failure::Answered(refusal.code()?, refusal.after)),
             Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
                 Some(Failure::Connection)
             }
-            Self::Client(_) => None,
-        }
-    }
-
-    /// Returns the verdict for the breaker. An overloaded API server has failed if it asks for a pause of at least `left`.
-    fn verdict(&self, left: Duration) -> Verdict {
-        match self {
-            Self::Answered { status, after } => match status.code {
-                500.. => Verdict::Failed,
-                429 if after.is_some_and(|after| after >= left) => Verdict::Failed,
-                429 => Verdict::Unknown,
-                _ => Verdict::Healthy,
-            },
-            Self::Client(_) if self.failure().is_some() => Verdict::Failed,
-            // There is an answer, although an unexpected one.
-            Self::Client(_) => Verdict::Healthy,
-        }
-    }
-
-    /// Returns the innermost cause in one line.
-    fn reason(&self) -> String {
-        match self {
-            Self::Client(error) => {
-                if let Some(fault) = CertificateFault::of(error) {
-                    return fault.to_string();
-                }
-                let mut cause: &dyn std::error::Error = error;
-                while let Some(source) = cause.source() {
-                    cause = source;
-                }
-                one_line(&cause.to_string())
-            }
-            Self::Answered { status, .. } => Answered::from(status.as_ref()).to_string(),
+            Self::Client(_) | Self::Rejected(_) => None,
         }
     }
 
     fn into_error(self, call: &Call) -> StoreError {
         match self {
+            Self::Rejected(rejection) => call.not_sent(rejection),
             Self::Client(error) => call.failed(error),
-            Self::Answered { status, .. } => call.failed(kube::Error::Api(status)),
+            Self::Answered(refusal) => call.failed(kube::Error::Api(refusal.status)),
         }
     }
-}
-
-/// Returns the pause that the API server asks for: the header `Retry-After` in seconds, or the field of the status.
-fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
-    let header = headers.get(RETRY_AFTER).and_then(|it| it.to_str().ok());
-    let header = header.and_then(|seconds| seconds.parse().ok());
-    let details = status.details.as_ref();
-    let details = details.map(|details| u64::from(details.retry_after_seconds));
-    let seconds = header.or(details.filter(|seconds| *seconds > 0));
-    seconds.map(Duration::from_secs)
 }
 
 /// Maximum number of tries of a request.

@@ -25,7 +25,7 @@ use super::KubeRouteStore;
 use super::client_error::Answered;
 use super::proof::Moment;
 use super::send::{Call, resource};
-use crate::{Keep, Kept, Outcome, Priority, StoreError, with_priority};
+use crate::{Keep, Kept, Priority, StoreError, with_priority};
 
 /// The [`Keep`] of whole documents, without `metadata.managedFields`.
 #[derive(Debug)]
@@ -293,17 +293,10 @@ impl<K: Keep> Source<K> {
             let client = self.store.client().await;
             let client = client.map_err(|error| call.unreachable(error))?;
             let end = asked.monotonic + self.store.access.request_timeout;
-            let mut sent = self.store.sent(&call, end);
-            let opened = client.request_events(request).await;
-            sent.outcome = Some(match &opened {
-                Ok(_) => Outcome::Answered(200),
-                Err(kube::Error::Api(status)) => Outcome::Answered(status.code),
-                Err(_) => Outcome::Connection,
-            });
+            let opened = client.request_events(call.until(end, request)).await;
             opened.map_err(|error| call.failed(error))
         });
         let events = opened.await?.boxed();
-        self.store.gate.answered();
         Ok(Open {
             asked,
             is_quiet: true,

@@ -65,7 +65,7 @@ impl Fake {
             ..KubeAccess::default()
         };
         KubeRouteStore {
-            client: OnceCell::new_with(Some((client, String::new()))),
+            given: Some(client),
             ..KubeRouteStore::new(access)
         }
     }
@@ -217,6 +217,42 @@ async fn while_the_api_server_is_down_reads_fail_at_once() {
     let opened = (opened - fake.start).as_millis();
     let probes: Vec<u128> = fake.times().iter().map(|at| (at - opened) / 1000).collect();
     assert_eq!(probes, [1, 3, 7, 15, 25, 35, 45, 55]);
+}
+
+/// Those of `kubectl`-like programs use kube's own helpers.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_a_helper_passes_the_same_limits_and_the_breaker() {
+    let fake = Fake::new(Does::Answer(
+        200,
+        json!({"major": "1", "minor": "34", "gitVersion": "v1.34.1",
+        "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
+    ));
+    let reports = Arc::new(Reports::default());
+    let store = fake.store(RequestLimits { qps: 1.0, burst: 1 });
+    let store = store.with_observer(reports.clone());
+    let helper = async || {
+        let client = store.client().await.unwrap();
+        let version = client.apiserver_version().await;
+        version.map_err(|error| ClientError::from(error).to_string())
+    };
+    // The second one waits for its token.
+    for expect in [0, 1000] {
+        helper().await.unwrap();
+        assert_eq!(fake.times(), [expect]);
+    }
+    assert_eq!(reports.lines()[0], "other other 200 0ns");
+    fake.now_does(Does::Nothing);
+    for _ in 0..5 {
+        assert_eq!(helper().await.unwrap_err(), "no answer in time");
+    }
+    let refused = "not sent, because earlier requests failed: no answer";
+    assert_eq!(helper().await.unwrap_err(), refused);
+    let late = RequestContext {
+        deadline: Some(Instant::now()),
+        ..as_priority(Priority::TowardStable)
+    };
+    let helped = with_context(late, helper()).await;
+    assert_eq!(helped.unwrap_err(), "no answer in time");
 }
 
 /// Rule D-39.

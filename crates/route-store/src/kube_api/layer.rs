@@ -1,0 +1,280 @@
+//! The layer around kube's client that each request passes, also one of kube's own helpers: the gate lets it through, the observer
+//! measures it, and the breaker learns what came of it.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryFutureExt as _;
+use futures::future::BoxFuture;
+use http::header::RETRY_AFTER;
+use http::response::Parts;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Either, Full};
+use kube::client::Body;
+use kube::core::Status;
+use tokio::time::{Instant, timeout_at};
+use tower::{BoxError, Layer, Service};
+
+use super::breaker::Verdict;
+use super::client_error::{Answered, CertificateFault, one_line};
+use super::gate::{Gate, Rejection};
+use crate::{Outcome, Permit, RequestContext, SentRequest};
+
+/// A request as the observer sees it, and its time. [`send`](super::send) adds it to the extensions of a request.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) verb: &'static str,
+    pub(super) kind: &'static str,
+    /// When the caller stops waiting.
+    pub(super) end: Instant,
+}
+
+/// An answer with a status of 400 or above. The layer adds it to the extensions of a response.
+#[derive(Clone)]
+pub(super) struct Refusal {
+    pub(super) status: Box<Status>,
+    /// The pause that the API server asks for.
+    pub(super) after: Option<Duration>,
+}
+
+/// See the [module](self).
+pub(super) struct GateLayer {
+    pub(super) gate: Arc<Gate>,
+    /// The timeout of a request that has no [`Asked`].
+    pub(super) timeout: Duration,
+}
+
+impl<S> Layer<S> for GateLayer {
+    type Service = Gated<S>;
+
+    fn layer(&self, client: S) -> Gated<S> {
+        Gated {
+            client,
+            gate: Arc::clone(&self.gate),
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// A client behind the gate.
+pub(super) struct Gated<S> {
+    client: S,
+    gate: Arc<Gate>,
+    timeout: Duration,
+}
+
+impl<S, B> Service<Request<Body>> for Gated<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError> + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Answer<B>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Answer<B>>, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.client.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (gate, timeout) = (Arc::clone(&self.gate), self.timeout);
+        let asked = request.extensions().get::<Asked>().copied();
+        let mut parameters = request.uri().query().unwrap_or_default().split('&');
+        let is_watch = parameters.any(|it| it == "watch=true");
+        // The request is sent when this is polled.
+        let answer = self.client.call(request).map_err(Into::into);
+        // Polled by the task of the caller, which has the context of the request; `call` runs in a task of kube's client.
+        Box::pin(async move {
+            let asked = asked.unwrap_or_else(|| Asked {
+                verb: "other",
+                kind: "other",
+                end: RequestContext::current().end(timeout),
+            });
+            Ok(if is_watch {
+                gate.open(asked, answer).await?.map(Either::Left)
+            } else {
+                gate.ask(asked, answer).await?.map(Either::Right)
+            })
+        })
+    }
+}
+
+/// The answer to a watch, which goes on, or a whole one.
+type Answer<B> = Either<B, Full<Bytes>>;
+
+impl Gate {
+    /// Sends a request as soon as it may pass, and waits for its whole answer.
+    async fn ask<B>(
+        &self,
+        asked: Asked,
+        answer: impl Future<Output = Result<Response<B>, BoxError>>,
+    ) -> Result<Response<Full<Bytes>>, BoxError>
+    where
+        B: http_body::Body,
+        B::Error: Into<BoxError>,
+    {
+        let (context, permit) = (RequestContext::current(), Permit::current());
+        let entered = tokio::select! {
+            biased;
+            () = permit.withdrawn() => return Err(Rejection::Withdrawn.into()),
+            entered = self.enter(context.priority, asked.end) => entered?,
+        };
+        let mut sent = Sent::new(self, asked);
+        let whole = async {
+            let (head, body) = answer.await?.into_parts();
+            let body = body.collect().await.map_err(Into::into)?;
+            Ok::<_, BoxError>((head, body.to_bytes()))
+        };
+        let Ok(answered) = timeout_at(asked.end, whole).await else {
+            return Err(Rejection::Late.into());
+        };
+        let (mut head, body) = match answered {
+            Ok(answer) => answer,
+            Err(error) => {
+                sent.outcome = Some(Outcome::Connection);
+                drop(sent);
+                if is_broken(&error) {
+                    entered.failed(reason(error.as_ref()));
+                } else {
+                    // There is an answer, although an unexpected one.
+                    entered.answered(Verdict::Healthy);
+                }
+                return Err(error);
+            }
+        };
+        sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
+        // Before the breaker changes, so that the observer hears of the cause first.
+        drop(sent);
+        match Refusal::of(&head, &body) {
+            None => entered.answered(Verdict::Healthy),
+            Some(refusal) => {
+                let left = asked.end.saturating_duration_since(Instant::now());
+                match refusal.verdict(left) {
+                    Verdict::Failed => entered.failed(Answered::from(&*refusal.status).to_string()),
+                    verdict => entered.answered(verdict),
+                }
+                head.extensions.insert(refusal);
+            }
+        }
+        Ok(Response::from_parts(head, Full::new(body)))
+    }
+
+    /// Opens a watch. It takes neither a token nor a permission of the breaker, which it closes.
+    async fn open<B>(
+        &self,
+        asked: Asked,
+        answer: impl Future<Output = Result<Response<B>, BoxError>>,
+    ) -> Result<Response<B>, BoxError> {
+        let mut sent = Sent::new(self, asked);
+        let answer = answer.await;
+        sent.outcome = Some(match &answer {
+            Ok(answer) => Outcome::Answered(answer.status().as_u16()),
+            Err(_) => Outcome::Connection,
+        });
+        if answer.as_ref().is_ok_and(|it| it.status().is_success()) {
+            self.answered();
+        }
+        answer
+    }
+}
+
+impl Refusal {
+    fn of(head: &Parts, body: &[u8]) -> Option<Self> {
+        if !(head.status.is_client_error() || head.status.is_server_error()) {
+            return None;
+        }
+        let status = serde_json::from_slice(body).ok();
+        // A proxy may answer with other JSON.
+        let status = status.filter(|status: &Status| status.code != 0);
+        let status = status.unwrap_or_else(|| {
+            let text = String::from_utf8_lossy(body);
+            Status::failure(&text, "").with_code(head.status.as_u16())
+        });
+        let header = head.headers.get(RETRY_AFTER);
+        let header = header.and_then(|it| it.to_str().ok()?.parse().ok());
+        let details = status.details.as_ref();
+        let details = details.map(|details| u64::from(details.retry_after_seconds));
+        let seconds = header.or(details.filter(|seconds| *seconds > 0));
+        Some(Self {
+            status: Box::new(status),
+            after: seconds.map(Duration::from_secs),
+        })
+    }
+
+    /// An overloaded API server has failed if it asks for a pause of at least `left`, the rest of the request's time.
+    fn verdict(&self, left: Duration) -> Verdict {
+        match self.status.code {
+            500.. => Verdict::Failed,
+            429 if self.after.is_some_and(|after| after >= left) => Verdict::Failed,
+            429 => Verdict::Unknown,
+            _ => Verdict::Healthy,
+        }
+    }
+
+    pub(super) fn code(&self) -> Option<StatusCode> {
+        StatusCode::from_u16(self.status.code).ok()
+    }
+}
+
+/// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
+struct Sent<'a> {
+    gate: &'a Gate,
+    asked: Asked,
+    begin: Instant,
+    /// `None` without an answer.
+    outcome: Option<Outcome>,
+}
+
+impl<'a> Sent<'a> {
+    fn new(gate: &'a Gate, asked: Asked) -> Self {
+        Self {
+            gate,
+            asked,
+            begin: Instant::now(),
+            outcome: None,
+        }
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let without_answer = if now < self.asked.end {
+            Outcome::Cancelled
+        } else {
+            Outcome::Timeout
+        };
+        self.gate.observer.request(&SentRequest {
+            verb: self.asked.verb,
+            kind: self.asked.kind,
+            outcome: self.outcome.unwrap_or(without_answer),
+            duration: now - self.begin,
+        });
+    }
+}
+
+/// Returns whether the connection failed, and not for example the credentials.
+fn is_broken(error: &BoxError) -> bool {
+    match error.downcast_ref() {
+        Some(kube::Error::HyperError(_) | kube::Error::Service(_)) | None => true,
+        Some(_) => false,
+    }
+}
+
+/// Returns the innermost cause in one line.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    if let Some(fault) = CertificateFault::of(error) {
+        return fault.to_string();
+    }
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    one_line(&cause.to_string())
+}
