@@ -101,6 +101,8 @@ struct State {
     /// Number of requests so far.
     number: u64,
     requests: Vec<RecordedRequest>,
+    /// Number of answers 429 of the API server.
+    refused: usize,
     last_patch: Option<(Parts, Bytes)>,
 }
 
@@ -161,6 +163,11 @@ impl Proxy {
     /// Returns the requests since the last call, in the order of their arrival.
     pub fn take_requests(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut self.shared.state().requests)
+    }
+
+    /// Returns the number of answers 429 of the API server so far.
+    pub fn refused(&self) -> usize {
+        self.shared.state().refused
     }
 
     /// Returns the last PATCH.
@@ -247,7 +254,11 @@ impl Shared {
             .send(Request::from_parts(parts, body.into()))
             .await
         {
-            Ok(response) => forward_response(response, (verb == "watch").then_some(watching)),
+            Ok(response) => {
+                let is_refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
+                self.state().refused += usize::from(is_refused);
+                forward_response(response, (verb == "watch").then_some(watching))
+            }
             Err(error) => failure(StatusCode::BAD_GATEWAY, &error.to_string()),
         }
     }

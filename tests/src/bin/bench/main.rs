@@ -8,6 +8,7 @@
 mod drift;
 mod measure;
 mod plugin;
+mod storm;
 mod world;
 
 use std::env;

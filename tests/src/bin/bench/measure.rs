@@ -71,13 +71,23 @@ impl Bench {
         let fewer = self.args.rollouts / FEWER;
         self.world.create(fewer).await?;
         self.many_rollouts(plugins).await?;
+        self.storm(plugins).await?;
         self.world.create(self.args.rollouts).await?;
         self.new_leader(plugins).await?;
         self.drift(plugins).await
     }
 
     pub(crate) async fn start(&self, binary: &Path) -> Result<Plugin> {
-        Plugin::start(binary, self.proxy.kubeconfig()).await
+        self.start_with(binary, &[]).await
+    }
+
+    /// Starts a plugin with these environment variables.
+    pub(crate) async fn start_with(
+        &self,
+        binary: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Plugin> {
+        Plugin::start(binary, self.proxy.kubeconfig(), variables).await
     }
 
     /// One Rollout: a steady pass, a changed weight, and the bare requests that a changed weight needs at least.

@@ -24,9 +24,14 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    pub(crate) async fn start(binary: &Path, kubeconfig: &Path) -> Result<Self> {
+    pub(crate) async fn start(
+        binary: &Path,
+        kubeconfig: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut command = Command::new(binary);
         command.env("KUBECONFIG", kubeconfig);
+        command.envs(variables.iter().copied());
         let process = PluginProcess::start(command, PluginKind::TrafficRouter, drop)
             .await
             .with_context(|| format!("cannot start {}", binary.display()))?;
