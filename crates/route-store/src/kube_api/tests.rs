@@ -17,6 +17,7 @@ use super::{connect::is_exempt, *};
 use crate::{FIELD_MANAGER, RequestContext, SentRequest, with_context};
 
 mod age;
+mod histories;
 mod informer;
 mod overload;
 mod watch;
