@@ -280,8 +280,10 @@ impl FakeApi {
         }
         Ok(match verb {
             "list" => {
+                // It is on its way for as long.
+                let answer = self.list(&target, &query);
                 sleep(behaviour.list_delay).await;
-                self.list(&target, &query)
+                answer
             }
             "watch" => self.watch(&target, &query),
             "get" => match self.get(&target.plural, &target.key()) {
