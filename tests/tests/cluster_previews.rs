@@ -12,19 +12,22 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Instant;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e_tests::updates::IMAGE;
 use e2e_tests::{Canary, Cluster, Controller, PLUGIN_NAME, Release, Setup, eventually, parse, run};
 use fastrand::Rng;
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const REMOVE: &str = "RemoveManagedRoutes";
+const FIRST_IMAGE: &str = "registry.example.com/demo:1";
 const ANOTHER_IMAGE: &str = "registry.example.com/demo:3";
 /// Rollouts in an ordinary run. The oldest controller has one in four.
 const ROLLOUTS: u64 = 12;
@@ -39,6 +42,15 @@ enum Event {
     Retry,
     PromoteFull,
     NewVersion,
+    /// Applies the stable version again.
+    StableVersion,
+}
+
+/// Whether the Pods of the version before the stable one still run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rollback {
+    Early,
+    Late,
 }
 
 /// A Rollout and its update.
@@ -48,6 +60,15 @@ struct Case {
     release: usize,
     spec: Value,
     event: Option<(usize, Event)>,
+    /// The update goes back to the version before the stable one.
+    rollback: Option<Rollback>,
+}
+
+/// What `simulate` says.
+struct Expected {
+    passes: Vec<Pass>,
+    /// The step that the controller does not get past.
+    stuck_at: Option<usize>,
 }
 
 /// The calls of one pass, and the table after it.
@@ -71,7 +92,14 @@ impl Case {
             },
         );
         let steps = rng.usize(1..=7);
-        let steps: Vec<Value> = (0..steps).map(|_| step(&mut rng, is_new, max)).collect();
+        let mut steps: Vec<Value> = (0..steps).map(|_| step(&mut rng, is_new, max)).collect();
+        let has_threshold = is_new && rng.u8(..3) == 0;
+        if has_threshold {
+            // Steps do not wait for Pods then, so what ends by itself may end before or after Pods start.
+            steps.retain(|step| {
+                step.get("experiment").is_none() && step["pause"]["duration"].is_null()
+            });
+        }
         let is_dynamic = rng.u8(..3) == 0;
         let mut routing = json!({
             "managedRoutes": [{ "name": "first" }, { "name": "second" }],
@@ -84,6 +112,19 @@ impl Case {
             "stableService": "demo-stable", "canaryService": "demo-canary",
             "trafficRouting": routing, "steps": steps,
         });
+        if has_threshold {
+            canary["replicaProgressThreshold"] = choose(
+                &mut rng,
+                &[
+                    json!({ "type": "Percent", "value": 50 }),
+                    json!({ "type": "Percent", "value": 100 }),
+                    json!({ "type": "Pods", "value": 0 }),
+                    json!({ "type": "Pods", "value": 1 }),
+                    json!({ "type": "Pods", "value": 3 }),
+                ],
+            )
+            .clone();
+        }
         if is_dynamic {
             canary["dynamicStableScale"] = json!(true);
         } else {
@@ -97,14 +138,27 @@ impl Case {
             Event::Retry,
             Event::PromoteFull,
             Event::NewVersion,
+            Event::StableVersion,
         ];
         let event = (!pauses.is_empty() && rng.u8(..4) > 0)
             .then(|| (*choose(&mut rng, &pauses), *choose(&mut rng, &events)));
+        let rollback = (event.is_none() && rng.u8(..3) > 0)
+            .then(|| *choose(&mut rng, &[Rollback::Early, Rollback::Late]));
+        // With dynamicStableScale, the Pods of the version before end at once.
+        if !is_dynamic {
+            let is_late = rollback == Some(Rollback::Late);
+            canary["scaleDownDelaySeconds"] = json!(if is_late { 1 } else { 600 });
+        }
+        let mut spec = json!({ "replicas": rng.u8(1..=5), "strategy": { "canary": canary } });
+        if rng.u8(..3) > 0 {
+            spec["rollbackWindow"] = json!({ "revisions": 1 });
+        }
         Self {
             seed,
             release,
-            spec: json!({ "replicas": rng.u8(1..=5), "strategy": { "canary": canary } }),
+            spec,
             event,
+            rollback,
         }
     }
 
@@ -132,17 +186,28 @@ impl Case {
         cluster: &Cluster,
         controller: &Controller,
         record: &Path,
-        last: Option<&Pass>,
+        expected: &Expected,
     ) -> Result<Vec<Pass>> {
         let canary =
             Canary::create(cluster, controller, &self.namespace(), &self.objects()?).await?;
         canary
             .with_slow_pods(cluster, async {
                 canary.healthy().await?;
-                canary.change_spec(version(IMAGE)).await?;
+                let mut from = 0;
+                if self.rollback.is_some() {
+                    // Two versions of the same second have no order.
+                    sleep(Duration::from_secs(1)).await;
+                    from = self.update_in_full(cluster, &canary, record).await?;
+                    canary.change_spec(version(FIRST_IMAGE)).await?;
+                } else {
+                    canary.change_spec(version(IMAGE)).await?;
+                }
                 let mut event = self.event;
-                while let Some(step) = canary.paused_or_healthy().await? {
+                loop {
+                    let stuck_at = expected.stuck_at.filter(|_| event.is_none());
+                    let step = pause(&canary, stuck_at).await?;
                     canary.pods_settle(cluster).await?;
+                    let Some(step) = step else { break };
                     let what = event.filter(|(at, _)| *at == step).map(|(_, what)| what);
                     if what.is_some() {
                         event = None;
@@ -152,6 +217,9 @@ impl Case {
                         Some(Event::PromoteFull) => canary.promote_fully().await?,
                         Some(Event::NewVersion) => {
                             canary.change_spec(version(ANOTHER_IMAGE)).await?;
+                        }
+                        Some(Event::StableVersion) => {
+                            canary.change_spec(version(FIRST_IMAGE)).await?;
                         }
                         Some(what) => {
                             canary.abort().await?;
@@ -166,13 +234,40 @@ impl Case {
                 }
                 // The controller may be done before the call of the last pass is written down.
                 eventually("the last pass is recorded", async || {
-                    let passes = passes(&self.recorded(record)?)?;
-                    ensure!(passes.last() == last, "{passes:#?}");
+                    let passes = passes(&self.recorded(record)?[from..])?;
+                    ensure!(passes.last() == expected.passes.last(), "{passes:#?}");
                     Ok(passes)
                 })
                 .await
             })
             .await
+    }
+
+    /// Updates to another version, and returns at which call its last pass starts.
+    async fn update_in_full(
+        &self,
+        cluster: &Cluster,
+        canary: &Canary,
+        record: &Path,
+    ) -> Result<usize> {
+        canary.change_spec(version(IMAGE)).await?;
+        eventually("the update starts", async || {
+            let status = canary.rollout().await?.data["status"].take();
+            ensure!(status["currentPodHash"] != status["stableRS"], "{status}");
+            Ok(())
+        })
+        .await?;
+        canary.idle().await?;
+        canary.promote_fully().await?;
+        canary.healthy().await?;
+        canary.pods_settle(cluster).await?;
+        let canary_spec = &self.spec["strategy"]["canary"];
+        if self.rollback == Some(Rollback::Late) || canary_spec["dynamicStableScale"] == true {
+            canary.canary_ends(cluster).await?;
+        }
+        let recorded = self.recorded(record)?;
+        let last = recorded.iter().rposition(|call| call["call"] == REMOVE);
+        last.context("no pass")
     }
 
     /// Returns what the plugin has recorded of this Rollout.
@@ -189,8 +284,8 @@ impl Case {
             .collect())
     }
 
-    /// Plays the update with `simulate`, and returns its passes.
-    async fn simulate(&self, cluster: &Cluster, directory: &Path) -> Result<Vec<Pass>> {
+    /// Plays the update with `simulate`.
+    async fn simulate(&self, cluster: &Cluster, directory: &Path) -> Result<Expected> {
         let path = directory.join(format!("{}.json", self.seed));
         fs::write(
             &path,
@@ -207,41 +302,70 @@ impl Case {
                 Event::Retry => format!(" --abort-at {step} --retry"),
                 Event::PromoteFull => format!(" --promote-full-at {step}"),
                 Event::NewVersion => format!(" --new-version-at {step}"),
+                Event::StableVersion => format!(" --rollback-at {step}"),
             };
         }
+        line += match self.rollback {
+            None => "",
+            Some(Rollback::Early) => " --rollback=early",
+            Some(Rollback::Late) => " --rollback=late",
+        };
         let answer = run(cluster.kubeconfig(), &line).await?;
         let report: Value =
             serde_json::from_str(&answer.stdout).with_context(|| answer.stderr.clone())?;
-        let passes = report["passes"]
-            .as_array()
-            .context("no passes")?
-            .iter()
-            .map(|pass| {
-                let calls = pass["calls"].as_array().into_iter().flatten();
-                let routes = pass["routes"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(|route| {
-                        let shares = route["destinations"].as_array().into_iter().flatten();
-                        let shares = shares
-                            .map(|it| share(&it["destination"], &it["weight"]))
-                            .collect();
-                        described(&route["route"], shares)
-                    });
-                let calls = calls.filter_map(Value::as_str);
-                let calls = calls.map(|call| {
-                    call.split(' ')
-                        .map(without_hash)
-                        .collect::<Vec<_>>()
-                        .join(" ")
+        let passes = report["passes"].as_array().context("no passes")?;
+        let last = passes.last().and_then(|pass| pass["at"].as_str());
+        let stuck_at = last.filter(|_| report["end"] == "stuck").map(|at| {
+            // For example "new version: 3 setWeight 75".
+            let (_, at) = at.rsplit_once(": ").unwrap_or(("", at));
+            let step = at.split(' ').next().unwrap_or_default();
+            step.parse().with_context(|| format!("stuck at {at}"))
+        });
+        let passes = passes.iter().map(|pass| {
+            let calls = pass["calls"].as_array().into_iter().flatten();
+            let routes = pass["routes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|route| {
+                    let shares = route["destinations"].as_array().into_iter().flatten();
+                    let shares = shares
+                        .map(|it| share(&it["destination"], &it["weight"]))
+                        .collect();
+                    described(&route["route"], shares)
                 });
-                Pass {
-                    calls: calls.collect(),
-                    table: routes.collect::<Vec<_>>().join("; "),
-                }
+            let calls = calls.filter_map(Value::as_str);
+            let calls = calls.map(|call| {
+                call.split(' ')
+                    .map(without_hash)
+                    .collect::<Vec<_>>()
+                    .join(" ")
             });
-        Ok(joined(passes))
+            Pass {
+                calls: calls.collect(),
+                table: routes.collect::<Vec<_>>().join("; "),
+            }
+        });
+        Ok(Expected {
+            passes: joined(passes),
+            stuck_at: stuck_at.transpose()?,
+        })
+    }
+}
+
+/// Waits until the update pauses, is at the step at which it gets stuck, or has ended. Returns the step of a pause.
+async fn pause(canary: &Canary, stuck_at: Option<usize>) -> Result<Option<usize>> {
+    let Some(stuck) = stuck_at else {
+        return canary.paused_or_healthy().await;
+    };
+    let stuck = eventually("the update is stuck", async || {
+        let status = canary.rollout().await?.data["status"].take();
+        ensure!(status["currentStepIndex"] == stuck && status["phase"] == "Progressing");
+        Ok(())
+    });
+    match select(pin!(canary.paused_or_healthy()), pin!(stuck)).await {
+        Either::Left((step, _)) => step,
+        Either::Right((stuck, _)) => stuck.map(|()| None),
     }
 }
 
@@ -458,13 +582,16 @@ async fn compare(
             .map(ToString::to_string)
             .collect();
         format!(
-            "seed {}, {}, replicas {}, dynamic {}, max {}, {:?}\n  {}",
+            "seed {}, {}, replicas {}, dynamic {}, max {}, threshold {}, window {}, {:?}, {:?}\n  {}",
             case.seed,
             RELEASES[case.release].version(),
             case.spec["replicas"],
             canary["dynamicStableScale"],
             canary["trafficRouting"]["maxTrafficWeight"],
+            canary["replicaProgressThreshold"],
+            case.spec["rollbackWindow"]["revisions"],
             case.event,
+            case.rollback,
             steps.join("\n  ")
         )
     };
@@ -473,7 +600,7 @@ async fn compare(
         .await
         .with_context(about)?;
     let record = &records[case.release];
-    let played = case.play(cluster, controller, record, expected.last());
+    let played = case.play(cluster, controller, record, &expected);
     let played = match played.await {
         // A fault of the controller: see `services_named` of the stand-in kubelet.
         Err(error) if format!("{error:#}").contains("no names of its Services") => {
@@ -483,7 +610,7 @@ async fn compare(
         played => played.with_context(about)?,
     };
     // The first revision comes before.
-    let rest = expected.first().cloned();
+    let rest = expected.passes.first().cloned();
     let is_rest = |pass: &&Pass| rest.as_ref() == Some(*pass);
     let update = |passes: &[Pass]| {
         let passes = passes
@@ -494,7 +621,7 @@ async fn compare(
             .map(|pass| format!("{} | {}", pass.calls.join(", "), pass.table))
             .collect::<Vec<_>>()
     };
-    let (expected, played) = (update(&expected), update(&played));
+    let (expected, played) = (update(&expected.passes), update(&played));
     if expected != played {
         bail!(
             "{}\nsimulated:\n  {}\nplayed:\n  {}",

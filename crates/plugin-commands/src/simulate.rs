@@ -15,7 +15,7 @@ use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, name_all, routes};
 use super::trial::{Objects, Trial, objects, unmatched_entries};
-use super::update::{Event, Pass, Update};
+use super::update::{Event, Pass, Rollback, Update};
 use super::world::Source;
 use crate::flags::whole;
 
@@ -52,6 +52,14 @@ pub(crate) struct Args {
     /// Apply another version at this step.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["abort_at", "promote_full_at"], value_parser = whole::<usize>)]
     new_version_at: Option<usize>,
+
+    /// Apply the stable version again at this step.
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["abort_at", "promote_full_at", "new_version_at"], value_parser = whole::<usize>)]
+    rollback_at: Option<usize>,
+
+    /// Go back to the version before the stable one, instead of to a new version.
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "late", conflicts_with_all = ["abort_at", "promote_full_at", "new_version_at", "rollback_at"])]
+    rollback: Option<Rollback>,
 
     /// Release of the Argo Rollouts controller, such as 1.10.2. Default: that of the cluster, if Rollouts or tables are read from
     /// it and the controller is in namespace argo-rollouts; otherwise the newest that is tested.
@@ -103,7 +111,10 @@ pub(super) enum End {
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
     let release = args.source.release(args.controller_release).await;
-    let update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
+    let mut update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
+    if let Some(rollback) = args.rollback {
+        update = update.to_version_before(rollback);
+    }
     let event = args.event();
     if let Some((step, _)) = event {
         update.require_step(step)?;
@@ -142,6 +153,7 @@ impl Args {
             (self.abort_at, abort),
             (self.promote_full_at, Event::PromoteFull),
             (self.new_version_at, Event::NewVersion),
+            (self.rollback_at, Event::StableVersion),
         ];
         events
             .into_iter()
@@ -194,7 +206,8 @@ pub(super) async fn run_update<'p>(
         report.routes = states.collect();
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
-        if !reports.last().is_some_and(|last| report.repeats(last)) {
+        let is_stuck_here = is_stuck && index + 1 == passes.len();
+        if is_stuck_here || !reports.last().is_some_and(|last| report.repeats(last)) {
             reports.push(report);
         }
         if is_refused {
@@ -261,6 +274,11 @@ fn about_step(trial: &Trial<'_>, pass: &Pass) -> Vec<String> {
         warnings.push("percentage: 0 copies no requests: the route is removed".to_owned());
     }
     let max = pass.rollout.max_traffic_weight();
+    if let Some(weight) = pass.first_pods_get {
+        warnings.push(format!(
+            "rollbackWindow skips the steps: the canary gets {weight} of {max} as soon as one of its Pods is available (argo-rollouts#3941): a longer scaleDownDelaySeconds keeps its Pods"
+        ));
+    }
     if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
         let all: i64 = additional.iter().map(|it| i64::from(it.weight)).sum();
         let all = all + i64::from(*weight);
@@ -389,7 +407,8 @@ fn text(report: &Report<'_>) -> String {
     let head = ["STEP", "CALLS", "ROUTE", "WEIGHTS", "TRAFFIC"];
     let mut rows = vec![head.map(str::to_owned)];
     let mut shown: &[RouteState] = &[];
-    for report in &report.passes {
+    let passes = &report.passes;
+    for (index, report) in passes.iter().enumerate() {
         let mut first = [report.pass.at.clone(), report.calls.join(", ")];
         let mut row = |route: Option<&RouteState>, weights: String, traffic: String| {
             let route = route.map(|it| format!("{} {}", it.table, it.route));
@@ -400,7 +419,9 @@ fn text(report: &Report<'_>) -> String {
         let gone: Vec<&RouteState> = shown.iter().filter(is_left).collect();
         let is_changed = |state: &&RouteState| !shown.contains(state);
         let changed: Vec<&RouteState> = report.routes.iter().filter(is_changed).collect();
-        if changed.is_empty() && gone.is_empty() && !report.pass.is_waiting {
+        // The last one tells where an update is stuck.
+        let is_shown = !report.pass.is_waiting || index + 1 == passes.len();
+        if changed.is_empty() && gone.is_empty() && is_shown {
             row(None, "as before".to_owned(), String::new());
         }
         for state in changed {

@@ -7,6 +7,9 @@
 //! What depends on time happens in this order: the controller first does all that it can do at once, then all Pods of a version
 //! become available together, and then a pause, an experiment or a delay ends.
 
+mod pods;
+
+use clap::ValueEnum;
 use rollouts_rpc::{
     Rollout, WeightDestination,
     rollout::{CanaryStep, REVISION_ANNOTATION, TrafficWeights},
@@ -17,6 +20,8 @@ use super::Misuse;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::world::Subject;
+
+use self::pods::Pods;
 
 /// Placeholders for the hashes of Pods that do not exist yet.
 const CANARY: &str = "canary";
@@ -37,6 +42,8 @@ pub(super) struct Pass {
     pub(super) is_waiting: bool,
     /// Whether the controller would weight the canary, but it has no available Pods.
     pub(super) lacks_pods: bool,
+    /// The weight that the canary gets before all its Pods are available, because the steps were skipped.
+    pub(super) first_pods_get: Option<i32>,
     pub(super) rollout: Rollout,
     pub(super) calls: Vec<Call>,
 }
@@ -49,6 +56,17 @@ pub(super) enum Event {
     Retry,
     PromoteFull,
     NewVersion,
+    /// Applies the stable version again.
+    StableVersion,
+}
+
+/// What has become of the version before the stable one when an update goes back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Rollback {
+    /// Its Pods still run, because scaleDownDelaySeconds are not over.
+    Early,
+    /// It has no Pods.
+    Late,
 }
 
 /// Behaviour of the controller that depends on its release.
@@ -57,19 +75,18 @@ mod since {
 
     /// An update no longer waits until the Pods of earlier versions are gone.
     pub(super) const OLD_PODS_IGNORED: ControllerRelease = ControllerRelease::new(1, 6, 0);
+    /// A rollback within `rollbackWindow` to a version with Pods skips the steps at once.
+    pub(super) const ACTIVE_ROLLBACK: ControllerRelease = ControllerRelease::new(1, 6, 0);
+    /// With `dynamicStableScale`, a rollback to the stable version waits for its Pods.
+    pub(super) const ROLLBACK_WAITS: ControllerRelease = ControllerRelease::new(1, 6, 1);
     /// Managed routes are removed while the canary has no Pods, and weights wait for stable Pods.
     pub(super) const PODS_CHECKED: ControllerRelease = ControllerRelease::new(1, 8, 1);
     /// A canary with more Pods than the Rollout is promoted.
     pub(super) const SURPLUS_PROMOTED: ControllerRelease = ControllerRelease::new(1, 9, 0);
+    /// `replicaProgressThreshold` is known.
+    pub(super) const THRESHOLD: ControllerRelease = ControllerRelease::new(1, 9, 0);
     /// The weight is reset before another version becomes the canary, and `dynamicStableScale` aborts step by step.
     pub(super) const STEPWISE_ABORT: ControllerRelease = ControllerRelease::new(1, 9, 0);
-}
-
-/// The Pods of a version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pods {
-    wanted: i32,
-    available: i32,
 }
 
 /// The Experiment of the current step.
@@ -101,6 +118,8 @@ pub(super) struct Update<'a> {
     /// Whether the time has passed after which an abort ends the canary's Pods.
     is_abort_delay_over: bool,
     is_retried: bool,
+    /// Whether the update is a rollback within `rollbackWindow`.
+    skips_steps: bool,
     /// Why the steps are played again.
     again: &'static str,
 }
@@ -137,8 +156,24 @@ impl<'a> Update<'a> {
             experiments: Vec::new(),
             is_abort_delay_over: false,
             is_retried: false,
+            skips_steps: false,
             again: "",
         }
+    }
+
+    /// Returns the update to the version before the stable one.
+    pub(super) fn to_version_before(mut self, rollback: Rollback) -> Self {
+        let window = self.api.pointer("/spec/rollbackWindow/revisions");
+        self.skips_steps = window.and_then(Value::as_i64).is_some_and(|it| it > 0);
+        // With dynamicStableScale, its Pods have ended with the promotion of the stable version.
+        if rollback == Rollback::Early && !self.is_dynamic() {
+            self.canary = Pods::of(self.rollout.replicas());
+            if self.skips_steps && self.release >= since::ACTIVE_ROLLBACK {
+                self.set_index(self.steps().len());
+            }
+        }
+        self.next_revision("rollback: ");
+        self
     }
 
     /// Returns the passes of a whole update, from one version at rest to the next. A person does `event` at a step.
@@ -188,6 +223,7 @@ impl<'a> Update<'a> {
             step: None,
             is_waiting: false,
             lacks_pods: false,
+            first_pods_get: None,
             rollout: self.first.clone(),
             calls: vec![Call::RemoveManagedRoutes, Call::SetWeight(0, Vec::new())],
         }
@@ -203,14 +239,18 @@ impl<'a> Update<'a> {
             && (!self.is_scaled(None)
                 || experiment.is_some() && self.experiment == Experiment::Pending);
         let during = match (experiment, self.experiment) {
-            (Some(_), Experiment::Running) => " runs",
-            (Some(_), Experiment::Successful) => " has ended",
-            _ if is_waiting => ", Pods start",
-            _ => "",
+            (Some(_), Experiment::Running) => " runs".to_owned(),
+            (Some(_), Experiment::Successful) => " has ended".to_owned(),
+            _ if is_waiting => ", Pods start".to_owned(),
+            _ if is_stepping && self.needs_pods() => self.sufficient_pods(),
+            _ => String::new(),
         };
         let what = match step {
             Some(index) => format!("{index} {}", describe(self.api_step(index))),
-            None if status.is_promoted() => "promoted".to_owned(),
+            None if self.is_rolling_back() => "stable Pods start".to_owned(),
+            // A promotion ends a rollback to another version than the stable one.
+            None if status.is_promoted() && self.again.is_empty() => "promoted".to_owned(),
+            None if status.is_promoted() => "done".to_owned(),
             None if status.abort => "aborted".to_owned(),
             None if status.promote_full => "promoted in full".to_owned(),
             None if steps == 0 => "new version".to_owned(),
@@ -221,6 +261,7 @@ impl<'a> Update<'a> {
             step,
             is_waiting,
             lacks_pods: is_stepping && self.canary.available == 0,
+            first_pods_get: self.weight_of_first_pods().filter(|_| is_stepping),
             rollout: self.rollout.clone(),
             calls,
         }
@@ -243,7 +284,9 @@ impl Update<'_> {
         let mut calls = Vec::new();
         let mut additional = Vec::new();
         let mut weight = 0;
-        if is_promoted {
+        if self.is_rolling_back() {
+            weight = self.weight_of_abort();
+        } else if is_promoted {
             calls.push(Call::RemoveManagedRoutes);
         } else if status.abort {
             weight = self.weight_of_abort();
@@ -271,7 +314,8 @@ impl Update<'_> {
             }
         }
         let needed = part(max.saturating_sub(weight), self.rollout.replicas(), max);
-        if self.release >= since::PODS_CHECKED && self.stable.available < needed {
+        let has_stable = self.stable.available >= needed || self.suffice(self.stable, needed);
+        if self.release >= since::PODS_CHECKED && !has_stable {
             return calls;
         }
         if let Some(step) = self.rollout.current_step() {
@@ -289,6 +333,7 @@ impl Update<'_> {
 
     /// Sets `status.canary.weights`.
     fn record(&mut self, weight: i32, additional: Vec<WeightDestination>) {
+        let is_rolling_back = self.is_rolling_back();
         let max = self.rollout.max_traffic_weight();
         let others = additional.iter().map(|it| it.weight);
         let others = others.fold(weight, i32::saturating_add);
@@ -298,8 +343,10 @@ impl Update<'_> {
             service_name: String::new(),
             pod_template_hash: hash.to_owned(),
         };
+        let recorded = status.canary.weights.as_ref().filter(|_| is_rolling_back);
+        let canary = recorded.map_or(&status.current_pod_hash, |it| &it.canary.pod_template_hash);
         status.canary.weights = Some(TrafficWeights {
-            canary: destination(weight, &status.current_pod_hash),
+            canary: destination(weight, canary),
             stable: destination(max.saturating_sub(others), &status.stable_rs),
             additional,
             verified: false,
@@ -309,6 +356,18 @@ impl Update<'_> {
     fn recorded_weight(&self) -> Option<i32> {
         let weights = self.rollout.status.canary.weights.as_ref()?;
         Some(weights.canary.weight)
+    }
+
+    /// Whether an update with `dynamicStableScale` was ended by the stable version, whose Pods have yet to start
+    /// (`IsDynamicallyRollingBackToStable`).
+    fn is_rolling_back(&self) -> bool {
+        let status = &self.rollout.status;
+        let weights = status.canary.weights.as_ref();
+        self.release >= since::ROLLBACK_WAITS
+            && self.is_dynamic()
+            && status.is_promoted()
+            && weights.is_some_and(|it| it.canary.pod_template_hash != status.current_pod_hash)
+            && self.stable.available < self.rollout.replicas()
     }
 
     /// Returns the last `setWeight` before a step.
@@ -376,125 +435,30 @@ impl Update<'_> {
     }
 }
 
-/// The Pods (`utils/replicaset/canary.go`).
-impl Update<'_> {
-    /// Whether both versions have the Pods that the step needs (`AtDesiredReplicaCountsForCanary`).
-    fn is_scaled(&self, weights: Option<&TrafficWeights>) -> bool {
-        let (canary, stable) = self.wanted(weights);
-        self.canary == Pods::of(canary)
-            && (self.is_dynamic() || self.stable == Pods::of(stable))
-            && (self.release >= since::OLD_PODS_IGNORED || self.replaced.available == 0)
-    }
-
-    /// Returns how many Pods canary and stable need (`CalculateReplicaCountsForTrafficRoutedCanary`).
-    fn wanted(&self, weights: Option<&TrafficWeights>) -> (i32, i32) {
-        let (max, replicas) = (self.rollout.max_traffic_weight(), self.rollout.replicas());
-        let pods = |weight: i32| {
-            let parts = i64::from(weight) * i64::from(replicas);
-            let pods = -(-parts).div_euclid(i64::from(max.max(1)));
-            self.at_least_minimum(pods.try_into().unwrap_or(replicas))
-        };
-        let status = &self.rollout.status;
-        let scale = self.canary_scale();
-        let fixed = scale.and_then(|scale| number(scale, "replicas"));
-        let weight = match scale.and_then(|scale| number(scale, "weight")) {
-            _ if fixed.is_some() => 0,
-            _ if status.promote_full || status.is_promoted() => max,
-            Some(weight) => weight,
-            None => self.desired_canary_weight(),
-        };
-        let mut canary = fixed.unwrap_or_else(|| pods(weight));
-        if !self.is_dynamic() {
-            return (canary, replicas);
-        }
-        let mut stable = pods(max.saturating_sub(weight));
-        if let Some(weights) = weights {
-            stable = stable.max(pods(weights.stable.weight));
-            if status.abort {
-                canary = canary.max(pods(weights.canary.weight));
-            }
-        }
-        (self.at_least_minimum(canary), stable)
-    }
-
-    fn at_least_minimum(&self, pods: i32) -> i32 {
-        let minimum = self
-            .of_canary("minPodsPerReplicaSet")
-            .and_then(Value::as_i64);
-        let minimum = minimum.and_then(|it| i32::try_from(it).ok()).unwrap_or(0);
-        match pods {
-            0 => 0,
-            _ => pods.max(minimum.min(self.rollout.replicas())),
-        }
-    }
-
-    /// Returns the `setCanaryScale` in force (`UseSetCanaryScale`).
-    fn canary_scale(&self) -> Option<&Value> {
-        let status = &self.rollout.status;
-        if status.promote_full
-            || status.is_promoted()
-            || status.abort && self.abort_delay() != Some(0)
-        {
-            return None;
-        }
-        let index = self.index().filter(|index| *index < self.steps().len())?;
-        let scales = (0..=index).rev();
-        let scale = scales
-            .filter_map(|index| self.api_step(index).get("setCanaryScale"))
-            .next()?;
-        let matches = scale.get("matchTrafficWeight").and_then(Value::as_bool);
-        (matches != Some(true)).then_some(scale)
-    }
-
-    /// Returns the weight by which the canary is scaled (`GetDesiredCanaryWeight`).
-    fn desired_canary_weight(&self) -> i32 {
-        let (max, replicas) = (self.rollout.max_traffic_weight(), self.rollout.replicas());
-        let is_aborted = self.rollout.status.abort;
-        if is_aborted && self.is_dynamic() && self.release >= since::STEPWISE_ABORT {
-            let pods = replicas.saturating_sub(self.stable.available);
-            let pods = i64::from(pods.max(self.canary.available));
-            let mut weights = self.steps().iter().rev().filter_map(|step| step.set_weight);
-            let is_lower = |weight: &i32| {
-                i64::from(*weight) * i64::from(replicas) <= (pods - 1) * i64::from(max)
-            };
-            return weights.find(is_lower).unwrap_or(0);
-        }
-        match self.index() {
-            _ if is_aborted => 0,
-            Some(index) if index < self.steps().len() => self.weight_of(index + 1).unwrap_or(0),
-            _ => max,
-        }
-    }
-
-    fn abort_delay(&self) -> Option<i64> {
-        self.of_canary("abortScaleDownDelaySeconds")?.as_i64()
-    }
-
-    /// Whether the canary's Pods stay for a while after an abort (`shouldDelayScaleDownOnAbort`).
-    fn delays_scale_down(&self) -> bool {
-        let delay = self.abort_delay();
-        self.rollout.status.abort && delay != Some(0) && (!self.is_dynamic() || delay.is_some())
-    }
-}
-
 /// The rest of a reconcile (`reconcileCanaryReplicaSets`, `syncRolloutStatusCanary`), and what happens outside of the controller.
 impl Update<'_> {
     /// Scales the versions, and ends the current step or the update. `before` is the state at the start of the reconcile.
     fn scale_and_complete(&mut self, before: &Self) {
-        if self.rollout.spec.paused || self.rollout.status.is_promoted() {
+        if self.rollout.spec.paused {
+            return;
+        }
+        if self.rollout.status.is_promoted() {
+            self.stable.wanted = self.rollout.replicas();
             return;
         }
         self.scale(before);
         let steps = self.steps().len();
         let is_last = before.index().is_none_or(|index| index >= steps);
         let status = &self.rollout.status;
-        let (is_aborted, is_full) = (status.abort, status.promote_full);
+        let is_aborted = status.abort;
+        let is_full = status.promote_full || self.skips_steps;
         if is_full {
             self.set_index(steps);
         }
         let (available, replicas) = (before.canary.available, self.rollout.replicas());
         let is_available = available == replicas
-            || available > replicas && self.release >= since::SURPLUS_PROMOTED;
+            || available > replicas && self.release >= since::SURPLUS_PROMOTED
+            || self.suffice(before.canary, replicas);
         if !is_aborted && is_available && (is_full || is_last) {
             self.promote();
         } else if is_aborted {
@@ -640,16 +604,29 @@ impl Update<'_> {
             Event::PromoteFull => status.promote_full = true,
             Event::NewVersion => {
                 NEWER.clone_into(&mut status.current_pod_hash);
-                self.replaced = std::mem::take(&mut self.canary);
-                self.again = "new version: ";
-                let revision = self.rollout.revision().unwrap_or(2).saturating_add(1);
-                set_revision(&mut self.rollout, revision);
-                self.set_index(0);
-                self.is_resumed = false;
-                self.experiment = Experiment::Pending;
-                self.experiments.clear();
+                self.replace_canary("new version: ", 0);
+            }
+            Event::StableVersion => {
+                status.current_pod_hash.clone_from(&status.stable_rs);
+                self.replace_canary("rollback: ", self.steps().len());
             }
         }
+    }
+
+    /// Continues with another version at a step.
+    fn replace_canary(&mut self, again: &'static str, index: usize) {
+        self.replaced = std::mem::take(&mut self.canary);
+        self.next_revision(again);
+        self.set_index(index);
+        self.is_resumed = false;
+        self.experiment = Experiment::Pending;
+        self.experiments.clear();
+    }
+
+    fn next_revision(&mut self, again: &'static str) {
+        self.again = again;
+        let revision = self.rollout.revision().unwrap_or(2).saturating_add(1);
+        set_revision(&mut self.rollout, revision);
     }
 }
 
@@ -701,15 +678,6 @@ impl Update<'_> {
         steps
             .and_then(|steps| steps.get(index))
             .unwrap_or(&Value::Null)
-    }
-}
-
-impl Pods {
-    const fn of(pods: i32) -> Self {
-        Self {
-            wanted: pods,
-            available: pods,
-        }
     }
 }
 
