@@ -33,7 +33,7 @@ use super::invalid_spec;
 use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
-use super::update::Update;
+use super::update::{Rollback, Update};
 use super::world::{Source, Subject};
 
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
@@ -100,8 +100,10 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         source.read()
     };
     let mut problems: BTreeSet<Problem> = unreadable.into_iter().map(Problem::from).collect();
+    let ignored = several::ignored(source, &manifests);
+    let is_complete = problems.is_empty() && ignored.is_empty();
+    problems.extend(ignored);
     problems.extend(several::duplicates(source, &manifests));
-    problems.extend(several::ignored(source, &manifests));
     let world = World {
         source,
         manifests: &manifests,
@@ -118,7 +120,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         problems.extend(checked.problems);
     }
     problems.extend(several::same_stable(&splits));
-    if rollouts == 0 && problems.is_empty() {
+    if rollouts == 0 && is_complete {
         let message = source.without_plugin(&manifests);
         let spot = Spot {
             file: source.shown(),
@@ -225,7 +227,7 @@ impl<'a> Checked<'a> {
         } = self.world;
         let manifest = self.manifest;
         self.problems
-            .extend(several::services(source, manifests, &subject));
+            .extend(several::references(source, manifest, manifests, &subject));
         self.problems
             .extend(advice::scaling_problems(manifest, &subject, *release));
         let pong = advice::ping_pong_problem(source, manifest, &subject);
@@ -408,13 +410,13 @@ impl<'a> Checked<'a> {
         self.splits = Some(Splits::new(subject, spot, config, &intent, tables));
     }
 
-    /// Simulates an update. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
+    /// Simulates an update, and a rollback that skips its steps. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
     async fn update(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
         let Ok(mut subject) = Subject::new(without_steps(&subject.api, &self.bad_steps)) else {
             return Ok(());
         };
         for _ in 0..=subject.rollout.steps().len() {
-            let refused = self.simulate(&subject, config).await?;
+            let refused = self.simulate(&subject, config, None).await?;
             let Some(index) = refused.filter(|index| self.bad_steps.insert(*index)) else {
                 break;
             };
@@ -423,6 +425,10 @@ impl<'a> Checked<'a> {
                 Ok(left) => subject = left,
                 Err(_) => break,
             }
+        }
+        if subject.api.pointer("/spec/rollbackWindow").is_some() {
+            self.simulate(&subject, config, Some(Rollback::Late))
+                .await?;
         }
         let mut said = BTreeSet::new();
         self.problems
@@ -435,13 +441,18 @@ impl<'a> Checked<'a> {
         &mut self,
         subject: &Subject,
         config: &PluginConfig,
+        rollback: Option<Rollback>,
     ) -> anyhow::Result<Option<usize>> {
         let label = self.label.clone();
         let store = self.store(subject, config).await?;
         store.put_rollout(subject.api.clone())?;
         let trial = Trial::new(&store, self.world.source.policy(), subject);
         let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
-        let passes = Update::new(subject, release).passes(None);
+        let mut update = Update::new(subject, release);
+        if let Some(rollback) = rollback {
+            update = update.to_version_before(rollback);
+        }
+        let passes = update.passes(None);
         let report = run_update(&trial, &store, &passes).await?;
         let mut refused = None;
         for pass in &report.passes {
@@ -450,6 +461,7 @@ impl<'a> Checked<'a> {
                     let at = format!("spec.strategy.canary.steps[{index}]");
                     self.manifest.spot(&path(&at))
                 }
+                None if rollback.is_some() => self.manifest.spot(&path("spec.rollbackWindow")),
                 None => self.block_spot(subject),
             };
             // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
@@ -469,6 +481,19 @@ impl<'a> Checked<'a> {
             let messages = objects.map(|it| format!("{label}: not restored: {it}"));
             let problems = messages.map(|message| Problem::error(spot.clone(), message));
             self.problems.extend(problems);
+        }
+        let threshold = "spec.strategy.canary.replicaProgressThreshold";
+        if report.end == End::Stuck
+            && refused.is_none()
+            && block::lookup(&subject.api, &path(threshold)).is_some()
+            && let Some(last) = passes.last()
+        {
+            let step = last.step.map(|index| format!("step {index}"));
+            let step = step.unwrap_or_else(|| "the last step".to_owned());
+            let text = format!(
+                "replicaProgressThreshold: an update does not get past {step}, because the canary has fewer Pods: lower the value"
+            );
+            self.error(threshold, &text);
         }
         Ok(refused)
     }

@@ -118,6 +118,7 @@ pub(super) fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Probl
         "spec.strategy.canary.abortScaleDownDelaySeconds",
         "spec.strategy.canary.scaleDownDelaySeconds",
         "spec.strategy.canary.minPodsPerReplicaSet",
+        "spec.strategy.canary.replicaProgressThreshold.value",
     ]
     .map(str::to_owned)
     .into();
@@ -145,6 +146,21 @@ pub(super) fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Probl
             warn(&at, message);
         }
         numbers.extend(["replicas", "weight"].map(|key| format!("{at}.{key}")));
+    }
+    let at = "spec.strategy.canary.replicaProgressThreshold";
+    if let Some(threshold) = block::lookup(&subject.api, &path(at)) {
+        let kind = threshold.get("type").and_then(Value::as_str);
+        if let Some(kind) = kind.filter(|it| !["Percent", "Pods"].contains(it)) {
+            let text = format!(
+                "type {}: the controller takes it for Pods: use Percent or Pods",
+                kind.escape_debug()
+            );
+            warn(&format!("{at}.type"), text);
+        }
+        if threshold.get("value").and_then(Value::as_i64) == Some(0) {
+            let text = "replicaProgressThreshold 0: steps and the promotion do not wait for Pods: use 1 or more";
+            warn(&format!("{at}.value"), text.to_owned());
+        }
     }
     for at in numbers {
         let number = block::lookup(&subject.api, &path(&at)).and_then(Value::as_i64);

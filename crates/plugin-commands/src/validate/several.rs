@@ -9,7 +9,6 @@ use strict_json::resembles;
 
 use super::block;
 use super::report::Problem;
-use super::shape::{self, Misfit};
 use crate::controller::HASH_LABEL;
 use crate::input::{Manifest, Spot, Step, path};
 use crate::world::{Source, Subject};
@@ -46,7 +45,7 @@ pub(super) fn duplicates(source: &Source, manifests: &[Manifest]) -> Vec<Problem
     problems
 }
 
-/// Finds objects that are ignored because of a misspelt word: a kind, or the name of the plugin.
+/// Finds objects that are ignored because of a mistake: a misspelt kind, or a plugin block that has another path.
 pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
     const KINDS: [&str; 3] = ["Rollout", RouteTable::KIND, MirrorPolicy::KIND];
     let mut problems = Vec::new();
@@ -59,82 +58,141 @@ pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
             );
             problems.push(Problem::warning(manifest.spot(&path("kind")), text));
         }
-        let at = path("spec.strategy.canary.trafficRouting.plugins");
-        let plugins = block::lookup(&manifest.value, &at).and_then(Value::as_object);
-        let is_rollout = kind == "Rollout" && !source.is_subject(manifest);
-        for misfit in shape::of_rollout(&manifest.value) {
-            if let (Misfit::Unknown(at, text), true) = (misfit, is_rollout)
-                && at.starts_with("spec.strategy.canary.trafficRouting.")
-                && let Some(key) = source.key_of(manifest)
-            {
-                let text = format!("Rollout {key}: the API server drops {text}");
-                problems.push(Problem::warning(manifest.spot(&path(&at)), text));
-            }
-        }
-        for name in plugins.into_iter().flatten().map(|(name, _)| name) {
-            let names = source.policy().plugin_names;
-            let known = names.iter().find(|known| is_misspelt(name, known));
-            if let (Some(known), Some(key)) =
-                (known, source.key_of(manifest).filter(|_| is_rollout))
-            {
-                let text = format!(
-                    "Rollout {key}: trafficRouting.plugins has {}: did you mean {known}? Without it the Rollout is not checked",
-                    name.escape_debug()
-                );
-                let at: Vec<Step> = at
-                    .iter()
-                    .cloned()
-                    .chain([Step::Key(name.clone())])
-                    .collect();
-                problems.push(Problem::warning(manifest.spot(&at), text));
-            }
+        if kind == "Rollout" && !source.is_subject(manifest) {
+            problems.extend(lost_block(source, manifest));
         }
     }
     problems
+}
+
+/// Finds the plugin block of a Rollout under a misspelt name, a misspelt key or in another place.
+fn lost_block(source: &Source, manifest: &Manifest) -> Option<Problem> {
+    let names = source.policy().plugin_names;
+    let mut found = vec!["spec".to_owned()];
+    let name = block_below(manifest.value.get("spec")?, &names, &mut found)?;
+    let right = format!("spec.strategy.canary.trafficRouting.plugins.{name}");
+    let text = format!(
+        "Rollout {}: {} is not read: did you mean {right}? Without it the controller does not call the plugin, and the Rollout is not checked",
+        source.key_of(manifest)?,
+        found.join("."),
+    );
+    // The position of the first key that differs.
+    let same = found.iter().zip(right.split('.'));
+    let same = same.take_while(|(found, right)| found == right).count();
+    let at = found.into_iter().take(same + 1).map(Step::Key);
+    let spot = manifest.spot(&at.collect::<Vec<_>>());
+    Some(Problem::error(spot, text))
+}
+
+/// Finds a key that is, or resembles, one of these names, and adds its path to `at`. Returns the name.
+fn block_below<'n>(value: &Value, names: &'n [String], at: &mut Vec<String>) -> Option<&'n str> {
+    // The Pod template is not the plugin's.
+    let fields = value
+        .as_object()?
+        .iter()
+        .filter(|(key, _)| *key != "template");
+    for (key, value) in fields {
+        at.push(key.clone());
+        let name = names.iter().find(|name| resembles(key, &[name]));
+        if let Some(name) = name
+            .map(String::as_str)
+            .or_else(|| block_below(value, names, at))
+        {
+            return Some(name);
+        }
+        at.pop();
+    }
+    None
 }
 
 fn is_misspelt(word: &str, known: &str) -> bool {
     word != known && resembles(word, &[known])
 }
 
-/// Finds Services of the files that the controller refuses for a Rollout: their selector has a label that its Pods lack.
-pub(super) fn services(source: &Source, manifests: &[Manifest], subject: &Subject) -> Vec<Problem> {
-    let Some(labels) = subject.api.pointer("/spec/template/metadata/labels") else {
-        return Vec::new();
-    };
-    let Some(canary) = subject.api.pointer("/spec/strategy/canary") else {
-        return Vec::new();
-    };
-    let names = [
-        "/stableService",
-        "/canaryService",
-        "/pingPong/pingService",
-        "/pingPong/pongService",
-    ];
-    let names = names.map(|name| canary.pointer(name).and_then(Value::as_str));
+/// Finds Services of the files that the controller refuses for a Rollout, because their selector has a label that its Pods lack, and
+/// names of Services and AnalysisTemplates that are probably misspelt, because the files have another one with nearly this name.
+pub(super) fn references(
+    source: &Source,
+    manifest: &Manifest,
+    manifests: &[Manifest],
+    subject: &Subject,
+) -> Vec<Problem> {
+    let objects: Vec<(&Manifest, &str, ObjectKey)> = manifests
+        .iter()
+        .filter_map(|it| Some((it, it.kind(), source.key_of(it)?)))
+        .filter(|(_, _, key)| key.namespace == subject.key.namespace)
+        .collect();
+    let labels = subject.api.pointer("/spec/template/metadata/labels");
+    let references = names_in(&subject.api);
+    let names: BTreeSet<&str> = references.iter().map(|(_, _, name)| *name).collect();
     let mut problems = Vec::new();
-    for manifest in manifests.iter().filter(|it| it.kind() == "Service") {
-        let key = source.key_of(manifest);
-        let Some(key) = key.filter(|key| key.namespace == subject.key.namespace) else {
+    for (at, kind, name) in &references {
+        let same_kind = objects.iter().filter(|(_, it, _)| it == kind);
+        let Some((service, _, key)) = same_kind.clone().find(|(_, _, key)| key.name == **name)
+        else {
+            let near = same_kind.map(|(_, _, key)| key.name.as_str());
+            let mut near = near.filter(|it| !names.contains(it) && resembles(name, &[it]));
+            if let Some(near) = near.next() {
+                let text = format!(
+                    "Rollout {}: the files have no {kind} {name}: did you mean {near}?",
+                    subject.key
+                );
+                problems.push(Problem::warning(manifest.spot(&path(at)), text));
+            }
             continue;
         };
-        let selector = manifest
+        let selector = service
             .value
             .pointer("/spec/selector")
             .and_then(Value::as_object);
         let mut selector = selector.into_iter().flatten();
         let missing = selector.find(|(label, value)| {
-            *label != HASH_LABEL && labels.get(label.as_str()) != Some(*value)
+            let of_pods = labels.and_then(|labels| labels.get(label.as_str()));
+            labels.is_some() && *label != HASH_LABEL && of_pods != Some(*value)
         });
-        if let Some((label, _)) = missing.filter(|_| names.contains(&Some(key.name.as_str()))) {
+        if let Some((label, _)) = missing.filter(|_| *kind == "Service") {
             let text = format!(
                 "Service {key}: the Pods of Rollout {} do not have the label {label} of its selector, and the controller refuses the Rollout: make them equal",
                 subject.key
             );
-            problems.push(Problem::error(manifest.spot(&path("spec.selector")), text));
+            problems.push(Problem::error(service.spot(&path("spec.selector")), text));
         }
     }
     problems
+}
+
+/// Returns the Services and AnalysisTemplates that a Rollout names: path, kind and name.
+fn names_in(api: &Value) -> Vec<(String, &'static str, &str)> {
+    let canary = "spec.strategy.canary";
+    let services = [
+        "stableService",
+        "canaryService",
+        "pingPong.pingService",
+        "pingPong.pongService",
+    ];
+    let services = services.map(|key| (format!("{canary}.{key}"), "Service"));
+    let steps = api
+        .pointer("/spec/strategy/canary/steps")
+        .and_then(Value::as_array);
+    let analyses =
+        (0..steps.map_or(0, Vec::len)).map(|index| format!("{canary}.steps[{index}].analysis"));
+    let analyses = analyses.chain([format!("{canary}.analysis")]);
+    let templates = analyses.flat_map(|at| {
+        let templates = block::lookup(api, &path(&format!("{at}.templates")));
+        let count = templates.and_then(Value::as_array).map_or(0, Vec::len);
+        (0..count).map(move |index| {
+            (
+                format!("{at}.templates[{index}].templateName"),
+                "AnalysisTemplate",
+            )
+        })
+    });
+    let all = services.into_iter().chain(templates);
+    let named = all.filter_map(|(at, kind)| {
+        let name = block::lookup(api, &path(&at))?.as_str()?;
+        Some((at, kind, name))
+    });
+    named.collect()
 }
 
 /// The destinations that a Rollout splits.

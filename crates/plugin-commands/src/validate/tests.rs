@@ -155,6 +155,45 @@ async fn what_the_controller_refuses_in_steps() {
 }
 
 #[tokio::test]
+async fn thresholds_and_rollbacks() {
+    let with = |threshold: Value| {
+        move |canary: &mut Value| {
+            canary["replicaProgressThreshold"] = threshold.clone();
+            canary["steps"] = json!([{"setWeight": 25}, {"pause": {}}]);
+        }
+    };
+    check(with(json!({"type": "Percent", "value": 50})), &[]).await;
+    check(with(json!({"type": "Pods", "value": 1})), &[]).await;
+    check(with(json!({"type": "Pods", "value": 2})), &[
+        "error: replicaProgressThreshold: an update does not get past step 0, because the canary has fewer Pods: lower the value",
+    ]).await;
+    check(with(json!({"type": "Percent", "value": 101})), &[
+        "error: replicaProgressThreshold: an update does not get past step 0, because the canary has fewer Pods: lower the value",
+    ]).await;
+    check(with(json!({"type": "percent", "value": 0})), &[
+        "warning: replicaProgressThreshold 0: steps and the promotion do not wait for Pods: use 1 or more",
+        "warning: setWeight 25 has no effect, because the canary has no Pods: change setCanaryScale or replicas",
+        "warning: type percent: the controller takes it for Pods: use Percent or Pods",
+    ]).await;
+    check(
+        with(json!({"type": "Pods", "value": -1})),
+        &["warning: value is -1: it must be 0 or more"],
+    )
+    .await;
+    let mut rollout = rollout("web", |canary| {
+        canary["steps"] = json!([{"setWeight": 75}, {"pause": {}}])
+    });
+    rollout["spec"]["rollbackWindow"] = json!({"revisions": 1});
+    let found = problems(&[rollout, good_table()], &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: rollbackWindow skips the steps: the canary gets 75 of 100 as soon as one of its Pods is available (argo-rollouts#3941): a longer scaleDownDelaySeconds keeps its Pods",
+        ]
+    );
+}
+
+#[tokio::test]
 async fn what_an_older_controller_refuses() {
     let rollout = rollout("web", |canary| {
         canary["steps"] = json!([{"setCanaryScale": {"replicas": 1}}, {"setMirrorRoute": {"name": "r", "match": [{"path": {"prefix": "/"}}]}}]);
@@ -228,6 +267,42 @@ async fn several_objects_together() {
             "error: Service shop/web: the Pods of Rollout shop/web do not have the label app of its selector, and the controller refuses the Rollout: make them equal"
         ]
     );
+}
+
+#[tokio::test]
+async fn names_of_other_objects_that_are_misspelt() {
+    let object = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
+    let rollout = rollout("web", |canary| {
+        let templates = |name: &str| json!({"templates": [{"templateName": name}]});
+        canary["analysis"] = templates("success-rate");
+        canary["steps"] = json!([{"setWeight": 10}, {"analysis": templates("latency")}]);
+    });
+    let with = |others: [Value; 2]| [&[rollout.clone(), good_table()][..], &others].concat();
+    let found = problems(
+        &with([
+            object("Service", "web-cannary"),
+            object("AnalysisTemplate", "succes-rate"),
+        ]),
+        &[],
+    )
+    .await;
+    assert_eq!(
+        found,
+        [
+            "warning: the files have no AnalysisTemplate success-rate: did you mean succes-rate?",
+            "warning: the files have no Service web-canary: did you mean web-cannary?",
+        ]
+    );
+    // Other names may be those of objects in the cluster, and each object has one kind.
+    let found = problems(
+        &with([
+            object("Service", "latencies"),
+            object("AnalysisTemplate", "web-canary2"),
+        ]),
+        &[],
+    )
+    .await;
+    assert_eq!(found, [""; 0]);
 }
 
 #[tokio::test]
@@ -311,18 +386,49 @@ async fn objects_that_are_not_what_they_should_be() {
             json!({"solo-io/gloplatform": {"routeTableSelector": {"name": "front"}}});
     });
     let found = problems(&[misspelt, good_table()], &[]).await;
-    let expect = "warning: trafficRouting.plugins has solo-io/gloplatform: did you mean solo-io/glooplatform? Without it the Rollout is not checked";
-    assert_eq!(found, [expect]);
+    let is_not_read = |at: &str| {
+        format!(
+            "error: {at} is not read: did you mean spec.strategy.canary.trafficRouting.plugins.solo-io/glooplatform? Without it the controller does not call the plugin, and the Rollout is not checked"
+        )
+    };
+    let at = "spec.strategy.canary.trafficRouting.plugins.solo-io/gloplatform";
+    assert_eq!(found, [is_not_read(at)]);
+    // The name of a plugin that is ours by a flag, and one that is not near.
+    let objects = |name: &str| {
+        let rollout = rollout("web", |canary| {
+            canary["trafficRouting"]["plugins"] =
+                json!({name: {"routeTableSelector": {"name": "front"}}});
+        });
+        [rollout, good_table()]
+    };
+    let flags = ["--plugin-name=solo-io/gloplatform"];
+    assert_eq!(
+        problems(&objects("solo-io/gloplatform"), &flags).await,
+        [""; 0]
+    );
+    let found = problems(&objects("argoproj-labs/gatewayAPI"), &[]).await;
+    assert_eq!(
+        found,
+        [
+            "warning: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has argoproj-labs/gatewayAPI"
+        ]
+    );
+    // A misspelt key, also when there are other problems.
+    let mut strategi = rollout("web", |_| {});
+    let spec = strategi["spec"].as_object_mut().unwrap();
+    let strategy = spec.shift_remove("strategy").unwrap();
+    spec.insert("strategi".to_owned(), strategy);
+    let bad_table = table(json!({"http": [{"name": 1}]}));
+    let found = problems(&[strategi, bad_table], &[]).await;
+    let at = "spec.strategi.canary.trafficRouting.plugins.solo-io/glooplatform";
+    let name = "error: spec.http[0].name must be a string, found a number";
+    assert_eq!(found, [name.to_owned(), is_not_read(at)]);
     let singular = rollout("web", |canary| {
         canary["trafficRouting"] = json!({"plugin": {"solo-io/glooplatform": {}}});
     });
     let found = problems(&[singular, good_table()], &[]).await;
-    assert_eq!(
-        found,
-        [
-            "warning: the API server drops unknown key spec.strategy.canary.trafficRouting.plugin, did you mean plugins?"
-        ]
-    );
+    let at = "spec.strategy.canary.trafficRouting.plugin.solo-io/glooplatform";
+    assert_eq!(found, [is_not_read(at)]);
     let mut nameless = rollout("web", |_| {});
     nameless["metadata"] = json!({"namespace": "shop"});
     let found = problems(&[nameless, good_table()], &[]).await;
