@@ -464,7 +464,7 @@ impl Update<'_> {
         } else if is_aborted {
             self.set_index(0);
         } else if let Some(index) = self.index().filter(|_| !is_full)
-            && self.is_complete()
+            && self.is_complete(before)
         {
             self.set_index(index + 1);
         }
@@ -494,8 +494,8 @@ impl Update<'_> {
         }
     }
 
-    /// Whether the current step has ended (`completedCurrentCanaryStep`).
-    fn is_complete(&self) -> bool {
+    /// Whether the current step has ended (`completedCurrentCanaryStep`). The controller does not see yet how it has just scaled.
+    fn is_complete(&self, before: &Self) -> bool {
         let Some(step) = self.rollout.current_step() else {
             return false;
         };
@@ -509,7 +509,7 @@ impl Update<'_> {
         if step.pause.is_some() {
             self.is_resumed
         } else if set_canary_scale.is_some() || set_weight.is_some() {
-            self.is_scaled(self.rollout.status.canary.weights.as_ref())
+            before.is_scaled(self.rollout.status.canary.weights.as_ref())
         } else if experiment.is_some() {
             self.experiment == Experiment::Successful
         } else if analysis.is_some() {
