@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use gloo_types::{ObjectKey, WrongType};
+use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_line;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -89,11 +90,11 @@ impl Manifest {
         }
     }
 
-    /// Returns the position of the value at `path`.
-    pub(super) fn spot(&self, path: &[Step]) -> Spot {
+    /// Returns the position of a value.
+    pub(super) fn spot(&self, at: &Pointer) -> Spot {
         Spot {
             file: self.file.clone(),
-            place: self.located.as_ref().and_then(|it| it.place(path)),
+            place: self.located.as_ref().and_then(|it| it.place(at)),
         }
     }
 }
@@ -134,13 +135,17 @@ fn files_in(path: &Path, is_recursive: bool) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
+/// Returns the name of a file in messages.
+pub(super) fn name_of(path: &Path) -> String {
+    match path == Path::new("-") {
+        true => "stdin".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
 fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     let is_stdin = path == Path::new("-");
-    let file = if is_stdin {
-        "stdin".to_owned()
-    } else {
-        path.display().to_string()
-    };
+    let file = name_of(path);
     let failed = |place, reason: String| Unreadable {
         spot: Spot {
             file: file.clone(),
@@ -221,13 +226,6 @@ pub(super) struct Place {
     pub(super) column: u64,
 }
 
-/// One part of the path to a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Key(String),
-    Index(usize),
-}
-
 impl Located {
     /// Returns the document without positions.
     pub(super) fn value(&self) -> Value {
@@ -253,21 +251,22 @@ impl Located {
         }
     }
 
-    /// Returns the position of the value at `path`, or of the nearest existing parent. For a field it is the position of its
-    /// key.
-    pub(super) fn place(&self, path: &[Step]) -> Option<Place> {
+    /// Returns the position of a value, or of the nearest existing parent. For a field it is the position of its key.
+    pub(super) fn place(&self, at: &Pointer) -> Option<Place> {
         let mut here = self;
         let mut place = Place::of(self.0.referenced);
-        for step in path {
-            let next = match (&here.0.value, step) {
-                (Content::Map(fields), Step::Key(key)) => fields
+        for token in at {
+            let key = token.decoded();
+            let next = match &here.0.value {
+                Content::Map(fields) => fields
                     .iter()
-                    .find(|(name, _)| name.value == *key)
+                    .find(|(name, _)| name.value == key)
                     .map(|(name, value)| (name.referenced, value)),
-                (Content::List(items), Step::Index(index)) => {
-                    items.get(*index).map(|item| (item.0.referenced, item))
+                Content::List(items) => {
+                    let item = key.parse().ok().and_then(|index: usize| items.get(index));
+                    item.map(|item| (item.0.referenced, item))
                 }
-                _ => None,
+                Content::Scalar(_) => None,
             };
             let Some((location, value)) = next else {
                 break;
@@ -287,21 +286,16 @@ impl Place {
 }
 
 /// Reads a dotted path, such as `spec.http[0].name`.
-pub(super) fn path(text: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for part in text.split('.') {
-        let (key, indices) = part.split_once('[').unwrap_or((part, ""));
-        if !key.is_empty() {
-            steps.push(Step::Key(key.to_owned()));
-        }
-        let indices = indices.split('[').map(|index| index.trim_end_matches(']'));
-        steps.extend(
-            indices
-                .filter_map(|index| index.parse().ok())
-                .map(Step::Index),
-        );
-    }
-    steps
+pub(super) fn path(text: &str) -> PointerBuf {
+    let tokens = text
+        .split(['.', '['])
+        .map(|token| token.trim_end_matches(']'));
+    PointerBuf::from_tokens(tokens.filter(|token| !token.is_empty()))
+}
+
+/// Returns the value at a dotted path.
+pub(super) fn value_at<'v>(value: &'v Value, at: &str) -> Option<&'v Value> {
+    path(at).resolve(value).ok()
 }
 
 impl<'de> Deserialize<'de> for Located {

@@ -28,7 +28,7 @@ use self::several::Splits;
 use self::shape::Misfit;
 use super::Answer;
 use super::controller::ControllerRelease;
-use super::input::{Manifest, Spot, path};
+use super::input::{Manifest, Spot, path, value_at};
 use super::invalid_spec;
 use super::output;
 use super::simulate::{End, run_update};
@@ -485,7 +485,7 @@ impl<'a> Checked<'a> {
         let threshold = "spec.strategy.canary.replicaProgressThreshold";
         if report.end == End::Stuck
             && refused.is_none()
-            && block::lookup(&subject.api, &path(threshold)).is_some()
+            && value_at(&subject.api, threshold).is_some()
             && let Some(last) = passes.last()
         {
             let step = last.step.map(|index| format!("step {index}"));

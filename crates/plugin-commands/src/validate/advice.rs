@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::block;
 use super::report::Problem;
 use crate::controller::{ControllerRelease, abort_advice};
-use crate::input::{Manifest, Step, path};
+use crate::input::{Manifest, path, value_at};
 use crate::world::{Source, Subject};
 
 /// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
@@ -71,14 +71,14 @@ pub(super) fn block_problems(
     subject: &Subject,
 ) -> Vec<Problem> {
     let at = block::path_of(source, &subject.api);
-    let Some(block) = block::lookup(&subject.api, &at) else {
+    let Ok(block) = at.resolve(&subject.api) else {
         return Vec::new();
     };
     let mut problems = Vec::new();
     let mut warn = |key: &str, message: &str| {
-        let whole: Vec<Step> = at.iter().cloned().chain(path(key)).collect();
         let message = format!("Rollout {}: {message}", subject.key);
-        problems.push(Problem::warning(manifest.spot(&whole), message));
+        let spot = manifest.spot(&at.concat(&path(key)));
+        problems.push(Problem::warning(spot, message));
     };
     if block.get("zeroWeight").and_then(Value::as_str) == Some("keep") {
         warn(
@@ -148,7 +148,7 @@ pub(super) fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Probl
         numbers.extend(["replicas", "weight"].map(|key| format!("{at}.{key}")));
     }
     let at = "spec.strategy.canary.replicaProgressThreshold";
-    if let Some(threshold) = block::lookup(&subject.api, &path(at)) {
+    if let Some(threshold) = value_at(&subject.api, at) {
         let kind = threshold.get("type").and_then(Value::as_str);
         if let Some(kind) = kind.filter(|it| !["Percent", "Pods"].contains(it)) {
             let text = format!(
@@ -163,7 +163,7 @@ pub(super) fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Probl
         }
     }
     for at in numbers {
-        let number = block::lookup(&subject.api, &path(&at)).and_then(Value::as_i64);
+        let number = value_at(&subject.api, &at).and_then(Value::as_i64);
         if let Some(number) = number.filter(|it| *it < 0) {
             let key = at.rsplit('.').next().unwrap_or_default();
             warn(&at, format!("{key} is {number}: it must be 0 or more"));

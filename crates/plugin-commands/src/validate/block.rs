@@ -1,11 +1,12 @@
 //! Every problem of a plugin block.
 
 use gloo_router::ShiftError;
+use jsonptr::PointerBuf;
 use route_planner::{ConfigProblem, PluginConfig};
 use serde_json::{Value, json};
 
 use super::report::Problem;
-use crate::input::{Manifest, Step, path};
+use crate::input::{Manifest, path};
 use crate::world::{Source, Subject};
 
 /// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed from `subject` and the rest is
@@ -16,13 +17,13 @@ pub(super) fn problems(
     subject: &mut Subject,
 ) -> Vec<Problem> {
     let at = path_of(source, &subject.api);
-    let Some(mut block) = lookup(&subject.api, &at).cloned() else {
+    let Ok(mut block) = at.resolve(&subject.api).cloned() else {
         return Vec::new();
     };
     let mut has_selector = true;
     let namespaces = source.policy().destination_namespaces;
     let mut problems = Vec::new();
-    let mut removed = Vec::new();
+    let mut removed = PointerBuf::new();
     while let Err(error) =
         PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
     {
@@ -34,8 +35,8 @@ pub(super) fn problems(
             _ => false,
         };
         if !follows {
-            let whole: Vec<Step> = at.iter().chain(&inside).cloned().collect();
-            problems.push(Problem::error(manifest.spot(&whole), error.to_string()));
+            let spot = manifest.spot(&at.concat(&inside));
+            problems.push(Problem::error(spot, error.to_string()));
         }
         let goes_on = match (&error.problem, block.as_object_mut()) {
             (ConfigProblem::NoSelector, Some(block)) => {
@@ -43,7 +44,7 @@ pub(super) fn problems(
                 block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
                 true
             }
-            _ => remove(&mut block, &inside),
+            _ => !inside.is_root() && inside.delete(&mut block).is_some(),
         };
         if !goes_on {
             break;
@@ -53,7 +54,7 @@ pub(super) fn problems(
     let mut api = subject.api.clone();
     if !problems.is_empty()
         && has_selector
-        && let Some(whole) = lookup_mut(&mut api, &at)
+        && let Ok(whole) = at.resolve_mut(&mut api)
     {
         *whole = block;
         if let Ok(rest) = Subject::new(api) {
@@ -64,47 +65,15 @@ pub(super) fn problems(
 }
 
 /// Returns the path of the plugin block that is read.
-pub(super) fn path_of(source: &Source, api: &Value) -> Vec<Step> {
-    let mut at = path("spec.strategy.canary.trafficRouting.plugins");
-    let plugins = lookup(api, &at);
+pub(super) fn path_of(source: &Source, api: &Value) -> PointerBuf {
+    let plugins = path("spec.strategy.canary.trafficRouting.plugins");
     let names = source.policy().plugin_names.into_iter();
-    let name = names
-        .into_iter()
-        .find(|name| plugins.is_some_and(|plugins| plugins.get(name).is_some()));
-    at.extend(name.map(Step::Key));
-    at
+    let mut blocks = names.map(|name| plugins.with_trailing_token(name));
+    let block = blocks.find(|at| at.resolve(api).is_ok());
+    block.unwrap_or(plugins)
 }
 
 /// Whether a Rollout has several blocks of the plugin, of which only the first is checked.
 pub(super) fn is_of_several_blocks(error: &ShiftError) -> bool {
     matches!(error, ShiftError::Config(error) if matches!(error.problem, ConfigProblem::SeveralPlugins(..)))
-}
-
-pub(super) fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
-    path.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get(key),
-        Step::Index(index) => value.get(index),
-    })
-}
-
-fn lookup_mut<'v>(value: &'v mut Value, path: &[Step]) -> Option<&'v mut Value> {
-    path.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get_mut(key),
-        Step::Index(index) => value.get_mut(index),
-    })
-}
-
-/// Removes the value at `path`. Returns whether it existed.
-fn remove(value: &mut Value, path: &[Step]) -> bool {
-    let Some((last, above)) = path.split_last() else {
-        return false;
-    };
-    match (lookup_mut(value, above), last) {
-        (Some(Value::Object(fields)), Step::Key(key)) => fields.shift_remove(key).is_some(),
-        (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
-            items.remove(*index);
-            true
-        }
-        _ => false,
-    }
 }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc};
+use jsonptr::PointerBuf;
 use route_planner::{DestinationChange, Edit, Intent, PluginConfig, plan};
 use serde_json::Value;
 use strict_json::resembles;
 
-use super::block;
 use super::report::Problem;
 use crate::controller::HASH_LABEL;
-use crate::input::{Manifest, Spot, Step, path};
+use crate::input::{Manifest, Spot, path, value_at};
 use crate::world::{Source, Subject};
 
 /// Finds objects that are in the files more than once. The later one would replace the earlier one.
@@ -79,8 +79,8 @@ fn lost_block(source: &Source, manifest: &Manifest) -> Option<Problem> {
     // The position of the first key that differs.
     let same = found.iter().zip(right.split('.'));
     let same = same.take_while(|(found, right)| found == right).count();
-    let at = found.into_iter().take(same + 1).map(Step::Key);
-    let spot = manifest.spot(&at.collect::<Vec<_>>());
+    let at = PointerBuf::from_tokens(found.iter().take(same + 1));
+    let spot = manifest.spot(&at);
     Some(Problem::error(spot, text))
 }
 
@@ -178,7 +178,7 @@ fn names_in(api: &Value) -> Vec<(String, &'static str, &str)> {
         (0..steps.map_or(0, Vec::len)).map(|index| format!("{canary}.steps[{index}].analysis"));
     let analyses = analyses.chain([format!("{canary}.analysis")]);
     let templates = analyses.flat_map(|at| {
-        let templates = block::lookup(api, &path(&format!("{at}.templates")));
+        let templates = value_at(api, &format!("{at}.templates"));
         let count = templates.and_then(Value::as_array).map_or(0, Vec::len);
         (0..count).map(move |index| {
             (
@@ -189,7 +189,7 @@ fn names_in(api: &Value) -> Vec<(String, &'static str, &str)> {
     });
     let all = services.into_iter().chain(templates);
     let named = all.filter_map(|(at, kind)| {
-        let name = block::lookup(api, &path(&at))?.as_str()?;
+        let name = value_at(api, &at)?.as_str()?;
         Some((at, kind, name))
     });
     named.collect()
