@@ -232,6 +232,10 @@ impl Found {
     }
 
     fn step(&mut self, at: &str, step: &Value, context: &Context<'_>) {
+        // The API server refuses a value of another type.
+        if !step.is_object() && !step.is_null() {
+            return;
+        }
         let has = |key: &&&str| field(step, key).is_some();
         let exclusive: Vec<_> = EXCLUSIVE.iter().filter(has).copied().collect();
         if let [first, second, ..] = exclusive[..] {

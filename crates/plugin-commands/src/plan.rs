@@ -343,8 +343,10 @@ fn patch(report: &Report) -> anyhow::Result<String> {
 }
 
 fn additional(text: &str) -> Result<(String, i32), String> {
-    let parsed = text.split_once('=');
+    let parsed = text
+        .split_once('=')
+        .filter(|(service, _)| !service.is_empty());
     let parsed =
         parsed.and_then(|(service, weight)| Some((service.to_owned(), weight.parse().ok()?)));
-    parsed.ok_or_else(|| "expected SERVICE=WEIGHT".to_owned())
+    parsed.ok_or_else(|| "use the name of a Service and a weight, such as trial=10".to_owned())
 }

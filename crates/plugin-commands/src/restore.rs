@@ -228,7 +228,12 @@ fn is_confirmed() -> anyhow::Result<bool> {
 
 pub(super) fn key(text: &str) -> Result<ObjectKey, String> {
     match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+        Some((namespace, name))
+            if !namespace.is_empty()
+                && !name.is_empty()
+                && !name.contains('/')
+                && !name.ends_with('@') =>
+        {
             Ok(ObjectKey::new(namespace, name))
         }
         _ => Err("expected namespace/name".to_owned()),

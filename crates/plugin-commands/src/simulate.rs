@@ -206,7 +206,7 @@ pub(super) async fn run_update<'p>(
         report.routes = states.collect();
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
-        let is_stuck_here = is_stuck && index + 1 == passes.len();
+        let is_stuck_here = is_stuck && pass.is_waiting && index + 1 == passes.len();
         if is_stuck_here || !reports.last().is_some_and(|last| report.repeats(last)) {
             reports.push(report);
         }
@@ -459,6 +459,10 @@ fn text(report: &Report<'_>) -> String {
             "At the end the other Service of the pair is stable, and the tables lead to it; they return with the next update.",
         ),
         End::Changed(_) => (RED, "At the end not every table is what its owner wrote."),
+        End::Stuck if passes.iter().any(|it| it.pass.rollout.spec.paused) => (
+            RED,
+            "The controller would not get past this step: spec.paused is true.",
+        ),
         End::Stuck => (RED, "The controller would not get past this step."),
     };
     text + &styled(style, end) + "\n"

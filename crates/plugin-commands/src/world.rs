@@ -1,6 +1,7 @@
 //! Loads the Rollouts and RouteTables of a command from files or from a cluster into memory.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -201,6 +202,11 @@ impl Source {
         &self,
         name: Option<&str>,
     ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
+        if let Some(file) = name.filter(|name| is_file(name)) {
+            bail!(Misuse(format!(
+                "{file} is a file, not a Rollout: give it with -f"
+            )));
+        }
         let store = Arc::new(MemoryRouteStore::default());
         let subject = if self.files.is_empty() {
             let name = name.ok_or_else(|| {
@@ -295,34 +301,46 @@ impl Source {
     ) -> anyhow::Result<&'m Manifest> {
         let key = |manifest: &Manifest| Subject::key_of(&self.with_namespace(&manifest.value));
         let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
-        if let Some(name) = name {
-            let wanted = self.key(name);
-            let found = rollouts.clone().find(|it| key(it) == wanted);
-            let others: Vec<String> = rollouts.map(|it| key(it).to_string()).collect();
-            let found = found.ok_or_else(|| {
-                let others = match others.as_slice() {
-                    [] => "none".to_owned(),
-                    others => others.join(", "),
-                };
-                Misuse(format!(
-                    "the files have no Rollout {wanted}: they have {others}"
-                ))
-            })?;
-            return match self.is_subject(found) {
-                true => Ok(found),
-                false => bail!(self.without_plugin(std::slice::from_ref(found))),
-            };
+        let keys = |of: &[&Manifest]| {
+            let keys: BTreeSet<ObjectKey> = of.iter().map(|it| key(it)).collect();
+            let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+            keys.join(", ")
+        };
+        let all: Vec<&Manifest> = rollouts.collect();
+        let mut found = all.clone();
+        match name {
+            None => found.retain(|it| self.is_subject(it)),
+            Some(name) if name.contains('/') => found.retain(|it| key(it) == self.key(name)),
+            // The namespace does not matter if the files have one Rollout of this name.
+            Some(name) => found.retain(|it| key(it).name == name),
         }
-        let mut users = rollouts.filter(|it| self.is_subject(it));
-        match (users.next(), users.next()) {
-            (Some(only), None) => Ok(only),
-            (None, _) => bail!(self.without_plugin(manifests)),
-            (Some(one), Some(other)) => {
-                let all = [one, other].into_iter().chain(users);
-                let all: Vec<String> = all.map(|it| key(it).to_string()).collect();
-                let all = all.join(", ");
+        match (found.as_slice(), name) {
+            ([only], Some(_)) if !self.is_subject(only) => {
+                bail!(self.without_plugin(std::slice::from_ref(*only)))
+            }
+            ([only], _) => Ok(only),
+            ([], None) => bail!(self.without_plugin(manifests)),
+            ([], Some(name)) if all.is_empty() => {
                 bail!(Misuse(format!(
-                    "there are several Rollouts: name one of {all}"
+                    "the files have no Rollout {name}, nor another one"
+                )))
+            }
+            ([], Some(name)) => {
+                let all = keys(&all);
+                bail!(Misuse(format!(
+                    "the files have no Rollout {name}: they have {all}"
+                )))
+            }
+            ([first, .., last], _) if key(first) == key(last) => {
+                let (key, one, other) = (key(first), &first.file, &last.file);
+                bail!(Misuse(format!(
+                    "Rollout {key} is in {one} and in {other}: give one of them"
+                )))
+            }
+            (several, _) => {
+                let several = keys(several);
+                bail!(Misuse(format!(
+                    "there are several Rollouts: name one of {several}"
                 )))
             }
         }
@@ -333,6 +351,12 @@ impl Source {
         let policy = self.policy();
         let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
         let reasons = rollouts.map(|manifest| match self.subject(&manifest.value) {
+            _ if self.key_of(manifest).is_none() => {
+                format!(
+                    "the Rollout in {} has no metadata.name: name it",
+                    manifest.file
+                )
+            }
             Ok(Subject { key, rollout, .. }) => {
                 let error = from_rpc::config(&policy, &rollout, &key).err();
                 error.map_or_else(String::new, |error| error_chain(&error))
@@ -442,7 +466,7 @@ impl Source {
 
     /// Describes the source.
     pub(super) fn shown(&self) -> String {
-        let files = self.files.iter().map(|file| file.display().to_string());
+        let files = self.files.iter().map(|file| input::name_of(file));
         match self.files.is_empty() {
             true => "cluster".to_owned(),
             false => files.collect::<Vec<_>>().join(", "),
@@ -459,6 +483,12 @@ impl Source {
         }
         object
     }
+}
+
+/// Whether a person gave a file where the name of a Rollout is expected.
+fn is_file(name: &str) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|it| it == "yaml" || it == "yml" || it == "json")
 }
 
 /// Reads the Rollouts of a cluster.
