@@ -8,6 +8,7 @@ use std::{fmt, fs};
 use gloo_types::{ObjectKey, WrongType};
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_line;
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Location, MessageFormatter as _, Spanned, UserMessageFormatter};
@@ -30,18 +31,29 @@ pub(super) struct Unreadable {
 }
 
 /// A file and a position in it, printed as compilers do.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Spot {
     pub(super) file: String,
-    pub(super) place: Option<Place>,
+    pub(super) line: Option<u64>,
+    pub(super) column: Option<u64>,
+}
+
+impl Spot {
+    pub(super) fn new(file: String, place: Option<Place>) -> Self {
+        Self {
+            file,
+            line: place.map(|it| it.line),
+            column: place.map(|it| it.column),
+        }
+    }
 }
 
 impl fmt::Display for Spot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
-        match self.place {
-            Some(Place { line, column }) => write!(f, ":{line}:{column}"),
-            None => Ok(()),
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => write!(f, ":{line}:{column}"),
+            _ => Ok(()),
         }
     }
 }
@@ -92,10 +104,8 @@ impl Manifest {
 
     /// Returns the position of a value.
     pub(super) fn spot(&self, at: &Pointer) -> Spot {
-        Spot {
-            file: self.file.clone(),
-            place: self.located.as_ref().and_then(|it| it.place(at)),
-        }
+        let place = self.located.as_ref().and_then(|it| it.place(at));
+        Spot::new(self.file.clone(), place)
     }
 }
 
@@ -147,10 +157,7 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     let is_stdin = path == Path::new("-");
     let file = name_of(path);
     let failed = |place, reason: String| Unreadable {
-        spot: Spot {
-            file: file.clone(),
-            place,
-        },
+        spot: Spot::new(file.clone(), place),
         reason,
     };
     let text = if is_stdin {
@@ -196,15 +203,17 @@ fn reason_of(error: &io::Error) -> String {
 /// Says why a text is not YAML that can be read, without its position.
 pub(super) fn wrong_yaml(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
-    if matches!(error, serde_saphyr::Error::Budget { .. }) {
+    let message = UserMessageFormatter.format_message(error);
+    // The parser has a limit of its own for the depth.
+    let is_too_deep = message.starts_with("recursion limit exceeded");
+    if is_too_deep || matches!(error, serde_saphyr::Error::Budget { .. }) {
         return "too many values, or nested too deeply: split the file".to_owned();
     }
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error {
         return format!("the key {key} is twice in one object: remove one of them");
     }
-    let text = UserMessageFormatter.format_message(error);
     // The parser's own errors end with their position.
-    let text = text.split(" at line ").next().unwrap_or_default();
+    let text = message.split(" at line ").next().unwrap_or_default();
     format!("invalid YAML: {}", WrongType::new(text))
 }
 
@@ -399,6 +408,23 @@ spec:
         check("spec.http[0].gone.weight", (4, 5));
         check("spec.http[7]", (3, 3));
         check("spec.a b", (6, 3));
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_said_in_words_of_people() {
+        let check = |text: &str, expect: &str| {
+            let read: Result<Vec<Located>, _> = serde_saphyr::from_multiple(text);
+            assert_eq!(wrong_yaml(&read.unwrap_err()), expect);
+        };
+        let twice = "the key a is twice in one object: remove one of them";
+        check("a: 1\na: 2", twice);
+        let too_much = "too many values, or nested too deeply: split the file";
+        check(&"[".repeat(1000), too_much);
+        check(&"{}\n---\n".repeat(2000), too_much);
+        check(
+            "{a: [}",
+            "invalid YAML: mismatched bracket '[' closed by '}'",
+        );
     }
 
     #[test]

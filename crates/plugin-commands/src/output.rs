@@ -203,6 +203,13 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_one_line_in_one_direction() {
+        let text = line(RED, "error", "a\nb\u{202e}\t") + &styled(BOLD, "c\rd");
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(plain, "error: a\\nb\\u{202e}\\t\nc\\rd");
+    }
+
+    #[test]
     fn a_diff_omits_fields_of_machines() {
         let applied = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
         let before =

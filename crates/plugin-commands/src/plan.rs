@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use gloo_router::from_rpc;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, WeightDestination, escaped};
 use route_store::{MemoryRouteStore, Operation};
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::trial::{Objects, Trial, objects, unmatched_entries};
+use super::trial::{Objects, Trial, objects};
 use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
 use super::{Answer, Misuse};
@@ -139,10 +138,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         deferred = deferred.or(outcome.deferred);
     }
     report.refused = report.refused.or(deferred);
-    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
-    if let Ok(config) = config {
-        report.unmatched = unmatched_entries(&config, &store).await;
-    }
+    report.unmatched = trial.unmatched().await;
     report.changes = changes(&store, &before, &objects(&store, |table| table).await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,

@@ -14,7 +14,7 @@ use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, name_all, routes};
-use super::trial::{Objects, Trial, objects, unmatched_entries};
+use super::trial::{Objects, Trial, objects};
 use super::update::{Event, Pass, Rollback, Update};
 use super::world::Source;
 use crate::flags::whole;
@@ -121,17 +121,12 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     }
     let trial = Trial::new(&store, args.source.policy(), &subject);
     let passes = update.passes(event);
-    let config = from_rpc::config(&args.source.policy(), &subject.rollout, &subject.key);
-    let unmatched = match config {
-        Ok(config) => unmatched_entries(&config, &store).await,
-        Err(_) => None,
-    };
     let mut report = Report {
         rollout: subject.key.to_string(),
         ..run_update(&trial, &store, &passes).await?
     };
     let first = report.passes.first_mut();
-    if let (Some(first), Some(unmatched)) = (first, unmatched) {
+    if let (Some(first), Some(unmatched)) = (first, trial.unmatched().await) {
         first.warnings.insert(0, unmatched);
     }
     output::print(&args.output.render(&report, text)?)?;

@@ -235,6 +235,18 @@ fn status(
     )
 }
 
+impl RolloutStatus {
+    /// Returns the name, the phase and the step.
+    fn cells(&self) -> [String; 3] {
+        let step = self.step.map(|(step, steps)| format!("{step}/{steps}"));
+        [
+            self.rollout.clone(),
+            self.phase.clone(),
+            step.unwrap_or_default(),
+        ]
+    }
+}
+
 impl Verdict {
     fn of(table: &RouteTableDoc) -> Self {
         let status = table.status().unwrap_or_default();
@@ -275,9 +287,12 @@ impl Verdict {
     }
 }
 
-/// Returns a line for each Rollout with a problem, and for each whose last weight is not in force.
-fn problems(rollouts: &[RolloutStatus]) -> String {
-    let mut text = String::new();
+/// Returns a table, and a line for each Rollout with a problem and for each whose last weight is not in force.
+fn overview<const N: usize>(rollouts: &[RolloutStatus], rows: &[[String; N]]) -> String {
+    let mut text = match rollouts {
+        [] => styled(DIM, "no Rollout uses the plugin") + "\n",
+        _ => output::table(rows),
+    };
     for rollout in rollouts {
         let name = &rollout.rollout;
         if let Some(problem) = &rollout.problem {
@@ -295,12 +310,7 @@ fn text(report: &Report) -> String {
     ];
     let mut rows = vec![head.map(str::to_owned)];
     for rollout in &report.rollouts {
-        let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
-        let mut first = [
-            rollout.rollout.clone(),
-            rollout.phase.clone(),
-            step.unwrap_or_default(),
-        ];
+        let mut first = rollout.cells();
         let mut row = |of_table: [String; 2], of_route: [String; 3]| {
             let [name, phase, step] = std::mem::take(&mut first);
             let [table, gloo] = of_table;
@@ -320,12 +330,7 @@ fn text(report: &Report) -> String {
             }
         }
     }
-    let mut text = if report.rollouts.is_empty() {
-        styled(DIM, "no Rollout uses the plugin") + "\n"
-    } else {
-        output::table(&rows)
-    };
-    text += &problems(&report.rollouts);
+    let mut text = overview(&report.rollouts, &rows);
     for LeftBehind { table, rollout } in &report.left_behind {
         let message = format!(
             "RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}"

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gloo_router::report::{Observer, Report, unmatched};
-use gloo_router::{GlooRouter, Policy};
+use gloo_router::{GlooRouter, Policy, from_rpc};
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc, ServicePort};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
@@ -60,6 +60,7 @@ pub(super) async fn objects(
 pub(super) struct Trial<'a> {
     subject: &'a Subject,
     store: Arc<MemoryRouteStore>,
+    policy: Policy,
     router: GlooRouter<MemoryRouteStore>,
     heard: Arc<Heard>,
 }
@@ -101,9 +102,17 @@ impl<'a> Trial<'a> {
         Self {
             subject,
             store: Arc::clone(store),
-            router: GlooRouter::new(Arc::clone(store), policy).with_observer(observer),
+            router: GlooRouter::new(Arc::clone(store), policy.clone()).with_observer(observer),
+            policy,
             heard,
         }
+    }
+
+    /// Says which entries of the Rollout's plugin block select no route. The router reports a block that cannot be read.
+    pub(super) async fn unmatched(&self) -> Option<String> {
+        let Subject { key, rollout, .. } = self.subject;
+        let config = from_rpc::config(&self.policy, rollout, key).ok()?;
+        unmatched_entries(&config, &self.store).await
     }
 
     /// Returns the Rollout as its owner wrote it.

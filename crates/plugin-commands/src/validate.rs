@@ -122,10 +122,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     problems.extend(several::same_stable(&splits));
     if rollouts == 0 && is_complete {
         let message = source.without_plugin(&manifests);
-        let spot = Spot {
-            file: source.shown(),
-            place: None,
-        };
+        let spot = Spot::new(source.shown(), None);
         problems.insert(Problem::warning(spot, message));
     }
     let tables = manifests.iter().filter(|it| it.kind() == RouteTable::KIND);

@@ -10,8 +10,8 @@ use route_store::{Clusters, FIELD_MANAGER, StoreError};
 use serde_json::Value;
 
 use super::super::Answer;
-use super::super::output::{self, DIM, RED, YELLOW, styled};
-use super::{Args, Report, RolloutStatus, Verdict, problems, read};
+use super::super::output::{self, RED, YELLOW};
+use super::{Args, Report, RolloutStatus, Verdict, overview, read};
 
 /// Interval between two reads of the cluster.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -55,11 +55,11 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     for rollout in &report.rollouts {
         let weights = rollout.spec.status.canary.weights.as_ref();
         let asked = weights.map_or("-".to_owned(), |it| it.canary.weight.to_string());
-        let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
+        let [name, phase, step] = rollout.cells();
         rows.push([
-            rollout.rollout.clone(),
-            rollout.phase.clone(),
-            step.unwrap_or_default(),
+            name,
+            phase,
+            step,
             asked,
             in_force(rollout),
             gloo(rollout),
@@ -67,12 +67,7 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
             repairs(known, &rollout.rollout, now),
         ]);
     }
-    let mut text = if report.rollouts.is_empty() {
-        styled(DIM, "no Rollout uses the plugin") + "\n"
-    } else {
-        output::table(&rows)
-    };
-    text += &problems(&report.rollouts);
+    let mut text = overview(&report.rollouts, &rows);
     if let Err(error) = events {
         text += &output::line(YELLOW, "Events cannot be read", &error.chain());
     }

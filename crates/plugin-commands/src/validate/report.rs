@@ -1,6 +1,6 @@
 //! Problems, and how they are printed.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::input::{Spot, Unreadable};
 use crate::output::{BOLD, GREEN, RED, YELLOW, styled};
@@ -15,7 +15,7 @@ pub(super) struct Report {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Problem {
-    #[serde(flatten, serialize_with = "shown")]
+    #[serde(flatten)]
     pub(super) spot: Spot,
     pub(super) severity: Severity,
     pub(super) message: String,
@@ -49,23 +49,6 @@ impl Problem {
             ..Self::error(spot, message)
         }
     }
-}
-
-/// Serialises a position as three fields.
-fn shown<S: Serializer>(spot: &Spot, serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Shown<'s> {
-        file: &'s str,
-        line: Option<u64>,
-        column: Option<u64>,
-    }
-    let Spot { file, place } = spot;
-    Shown {
-        file,
-        line: place.map(|place| place.line),
-        column: place.map(|place| place.column),
-    }
-    .serialize(serializer)
 }
 
 pub(super) fn text(report: &Report) -> String {
@@ -108,8 +91,8 @@ pub(super) fn github(report: &Report) -> String {
             Severity::Warning => "warning",
         };
         text += &format!("::{kind} file={}", property(&spot.file));
-        if let Some(place) = spot.place {
-            text += &format!(",line={},col={}", place.line, place.column);
+        if let (Some(line), Some(column)) = (spot.line, spot.column) {
+            text += &format!(",line={line},col={column}");
         }
         text += &format!("::{}\n", escaped(message));
     }
