@@ -145,15 +145,20 @@ impl Case {
         ];
         let event = (!pauses.is_empty() && rng.u8(..4) > 0)
             .then(|| (*choose(&mut rng, &pauses), *choose(&mut rng, &events)));
-        let rollback = (event.is_none() && rng.u8(..3) > 0)
-            .then(|| *choose(&mut rng, &[Rollback::Early, Rollback::Late]));
+        let has_window = rng.u8(..3) > 0;
+        // Steps that are not skipped may end Pods of the version before, and start them again in no certain order.
+        let rollbacks = match is_new && has_window {
+            true => &[Rollback::Early, Rollback::Late][..],
+            false => &[Rollback::Late],
+        };
+        let rollback = (event.is_none() && rng.u8(..3) > 0).then(|| *choose(&mut rng, rollbacks));
         // With dynamicStableScale, the Pods of the version before end at once.
         if !is_dynamic {
             let is_late = rollback == Some(Rollback::Late);
             canary["scaleDownDelaySeconds"] = json!(if is_late { 1 } else { 600 });
         }
         let mut spec = json!({ "replicas": rng.u8(1..=5), "strategy": { "canary": canary } });
-        if rng.u8(..3) > 0 {
+        if has_window {
             spec["rollbackWindow"] = json!({ "revisions": 1 });
         }
         Self {
@@ -207,7 +212,8 @@ impl Case {
                 }
                 let mut event = self.event;
                 loop {
-                    let stuck_at = expected.stuck_at.filter(|_| event.is_none());
+                    let is_next = |stuck: &usize| event.is_none_or(|(at, _)| at > *stuck);
+                    let stuck_at = expected.stuck_at.filter(is_next);
                     let step = pause(&canary, stuck_at).await?;
                     canary.pods_settle(cluster).await?;
                     let Some(step) = step else { break };
