@@ -113,7 +113,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let release = args.source.release(args.controller_release).await;
     let mut update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
     if let Some(rollback) = args.rollback {
-        update = update.to_version_before(rollback);
+        update = update.going_back(rollback);
     }
     let event = args.event();
     if let Some((step, _)) = event {

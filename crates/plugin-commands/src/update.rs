@@ -162,7 +162,7 @@ impl<'a> Update<'a> {
     }
 
     /// Returns the update to the version before the stable one.
-    pub(super) fn to_version_before(mut self, rollback: Rollback) -> Self {
+    pub(super) fn going_back(mut self, rollback: Rollback) -> Self {
         let window = self.api.pointer("/spec/rollbackWindow/revisions");
         self.skips_steps = window.and_then(Value::as_i64).is_some_and(|it| it > 0);
         // With dynamicStableScale, its Pods have ended with the promotion of the stable version.

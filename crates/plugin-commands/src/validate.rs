@@ -447,7 +447,7 @@ impl<'a> Checked<'a> {
         let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
         let mut update = Update::new(subject, release);
         if let Some(rollback) = rollback {
-            update = update.to_version_before(rollback);
+            update = update.going_back(rollback);
         }
         let passes = update.passes(None);
         let report = run_update(&trial, &store, &passes).await?;
