@@ -181,7 +181,7 @@ async fn thresholds_and_rollbacks() {
     )
     .await;
     let mut rollout = rollout("web", |canary| {
-        canary["steps"] = json!([{"setWeight": 75}, {"pause": {}}])
+        canary["steps"] = json!([{"setWeight": 75}, {"pause": {}}]);
     });
     rollout["spec"]["rollbackWindow"] = json!({"revisions": 1});
     let found = problems(&[rollout, good_table()], &[]).await;
