@@ -1,38 +1,53 @@
 //! Where the author's code runs: beside the session, so that it cannot stall it.
+//!
+//! A call begins in the thread of the session, because most calls are done in microseconds, and a switch to another thread and back
+//! costs as much as the rest of such a call. If it takes long, a watchdog lets the session go on in another thread. A call that
+//! has waited gets a thread that the session has left before.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
+use std::thread::{self, Thread};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::block_in_place;
 use tokio_util::task::AbortOnDropHandle;
 
+/// Threads of the session's runtime. All but one can be in calls that have just begun.
+pub(crate) const SESSION_THREADS: usize = 4;
+
 /// Most calls that have a thread, below the 512 threads of a runtime. A call that blocks for ever keeps its thread after its deadline,
 /// and the session needs one to go on in.
-const MAX_THREADS: usize = 400;
+const MAX_CALLS: usize = 400;
+
+/// A call that takes longer than this, and at most twice as long, does not delay the session any more.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// For so many times its patience the watchdog stays awake after a call: to wake it costs as much as a call.
+const ROUNDS: u32 = 50;
 
 /// Where the calls of a plugin run.
 #[derive(Clone, Debug)]
 pub enum Workers {
-    /// Each call takes the thread of the session, and the session goes on in another thread if that takes long: `std::fs`, clients
-    /// that block and endless loops are what authors write. A call that is quick costs no switch of threads.
-    Beside {
-        /// The runtime of the author, for what a call spawns or waits for.
-        author: Handle,
-        /// Limits the calls that have a thread.
-        threads: Arc<Semaphore>,
-    },
+    /// Beside the session, in the threads of its runtime: `std::fs`, clients that block and endless loops are what authors write.
+    Beside(Arc<Beside>),
     /// In the task of the session, for a session in memory and its tests.
     Session,
 }
 
 impl Workers {
+    /// `author` is the runtime for what a call spawns or waits for.
     pub(crate) fn new(author: Handle) -> Self {
-        let threads = Arc::new(Semaphore::new(MAX_THREADS));
-        Self::Beside { author, threads }
+        Self::Beside(Arc::new(Beside {
+            author,
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            watched: Watched::start(),
+        }))
     }
 
     /// Carries out `work`. It is dropped where it waits if the returned future is dropped. Returns `None` if the runtime has ended.
@@ -40,56 +55,177 @@ impl Workers {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        let Self::Beside { author, threads } = self else {
+        let Self::Beside(beside) = self else {
             return Some(work.await);
         };
-        let thread = Arc::clone(threads).acquire_owned().await.ok()?;
-        let work = Beside {
-            author: author.clone(),
+        let permit = Arc::clone(&beside.calls).acquire_owned().await.ok()?;
+        let work = Call {
+            beside: Arc::clone(beside),
+            has_begun: false,
             work: Some(Box::pin(work)),
         };
         // A task of its own: the one that waits for it can be aborted while this one is blocked.
         let running = tokio::spawn(async move {
-            let _thread = thread;
+            let _permit = permit;
             work.await
         });
         AbortOnDropHandle::new(running).await.ok()
     }
 }
 
-/// Code of the author, in a worker of the session's runtime.
-struct Beside<F> {
+/// What the calls of a plugin share.
+#[derive(Debug)]
+pub struct Beside {
     author: Handle,
-    /// `None` only while it is dropped.
+    calls: Arc<Semaphore>,
+    watched: Arc<Watched>,
+}
+
+/// A call in the runtime of the session.
+struct Call<F> {
+    beside: Arc<Beside>,
+    has_begun: bool,
+    /// `None` after its end.
     work: Option<Pin<Box<F>>>,
 }
 
-impl<F> Beside<F> {
-    /// Runs code of the author. The tasks of the session go on in another thread meanwhile.
-    fn enter<T>(author: &Handle, run: impl FnOnce() -> T) -> T {
-        block_in_place(|| {
-            let _entered = author.enter();
-            run()
-        })
-    }
-}
-
-impl<F: Future> Future for Beside<F> {
+impl<F: Future> Future for Call<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { author, work } = &mut *self;
-        match work {
-            Some(work) => Self::enter(author, || work.as_mut().poll(cx)),
-            None => Poll::Pending,
+        let Self {
+            beside,
+            has_begun,
+            work,
+        } = &mut *self;
+        let mut run = || {
+            let _entered = beside.author.enter();
+            let Some(running) = work else {
+                return Poll::Pending;
+            };
+            let polled = running.as_mut().poll(cx);
+            if polled.is_ready() {
+                *work = None;
+            }
+            polled
+        };
+        // A task that was woken from elsewhere may run while another one waits in the slot of its worker, from which no other worker
+        // can take it. A task that begins does not.
+        let begins = !std::mem::replace(has_begun, true);
+        match begins.then(|| beside.watched.begin()).flatten() {
+            Some(_watched) => run(),
+            None => block_in_place(run),
         }
     }
 }
 
-impl<F> Drop for Beside<F> {
+impl<F> Drop for Call<F> {
     /// What the author's values do when they are dropped can block as well.
     fn drop(&mut self) {
-        let work = self.work.take();
-        Self::enter(&self.author, || drop(work));
+        if let Some(work) = self.work.take() {
+            block_in_place(|| {
+                let _entered = self.beside.author.enter();
+                drop(work);
+            });
+        }
+    }
+}
+
+/// The calls that have just begun, in threads that the session may need.
+#[derive(Debug)]
+struct Watched {
+    /// The number of the call in each place; 0 in a free one.
+    places: [AtomicU64; SESSION_THREADS - 1],
+    next: AtomicU64,
+    session: OnceLock<Handle>,
+    is_asleep: AtomicBool,
+    watchdog: OnceLock<Thread>,
+}
+
+/// A call in its place, which it leaves when this is dropped.
+struct Begun<'a>(&'a AtomicU64);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, SeqCst);
+    }
+}
+
+impl Watched {
+    fn start() -> Arc<Self> {
+        let watched = Arc::new(Self {
+            places: Default::default(),
+            next: AtomicU64::new(1),
+            session: OnceLock::new(),
+            is_asleep: AtomicBool::new(false),
+            watchdog: OnceLock::new(),
+        });
+        let watchdog = thread::Builder::new().name("watchdog".to_owned());
+        let watches = Arc::downgrade(&watched);
+        // Without it there are no places, and each call lets the session go on elsewhere before it begins.
+        if let Ok(watchdog) = watchdog.spawn(move || watch(&watches)) {
+            let _ = watched.watchdog.set(watchdog.thread().clone());
+        }
+        watched
+    }
+
+    /// Takes a place for a call; `None` if there is none.
+    fn begin(&self) -> Option<Begun<'_>> {
+        let watchdog = self.watchdog.get()?;
+        self.session.get_or_init(Handle::current);
+        let number = self.next.fetch_add(1, SeqCst);
+        let place = self.places.iter().find(|place| {
+            let taken = place.compare_exchange(0, number, SeqCst, SeqCst);
+            taken.is_ok()
+        })?;
+        if self.is_asleep.swap(false, SeqCst) {
+            watchdog.unpark();
+        }
+        Some(Begun(place))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(watchdog) = self.watchdog.get() {
+            watchdog.unpark();
+        }
+    }
+}
+
+/// Wakes another thread of the session's runtime while a call keeps its own: the threads that wait do not look for work or for bytes of
+/// the connection by themselves.
+fn watch(watched: &Weak<Watched>) {
+    // The calls of the last round, and those for which it has woken a thread.
+    let mut before = [0; SESSION_THREADS - 1];
+    let mut helped = [0; SESSION_THREADS - 1];
+    let (mut counted, mut quiet) = (0, 0);
+    while let Some(watched) = watched.upgrade() {
+        let places = watched.places.iter().zip(&mut before).zip(&mut helped);
+        for ((place, before), helped) in places {
+            let now = place.load(SeqCst);
+            let takes_long = now != 0 && now == *before && now != *helped;
+            if takes_long && let Some(session) = watched.session.get() {
+                session.spawn(async {});
+                *helped = now;
+            }
+            *before = now;
+        }
+        let count = watched.next.load(SeqCst);
+        quiet = if count == counted { quiet + 1 } else { 0 };
+        counted = count;
+        if quiet < ROUNDS {
+            drop(watched);
+            thread::sleep(PATIENCE);
+            continue;
+        }
+        quiet = 0;
+        watched.is_asleep.store(true, SeqCst);
+        // A call that has begun before this does not wake it.
+        let is_quiet = watched.next.load(SeqCst) == counted;
+        drop(watched);
+        if is_quiet {
+            thread::park();
+        }
     }
 }

@@ -29,7 +29,7 @@ use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, Protocol, ne
 use super::session::{Session, SessionError, Shutdown};
 use super::tls::{Acceptor, Connection};
 use crate::call::Plugin;
-use crate::workers::Workers;
+use crate::workers::{SESSION_THREADS, Workers};
 
 /// Most connections that are tried at the same time until one of them becomes the session.
 const MAX_CANDIDATES: usize = 8;
@@ -175,7 +175,7 @@ pub(crate) async fn on_own_runtime(
         .unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
 }
 
-/// The runtime of a session. It has one worker, which goes on in another thread while a call has this one (see [`Workers`]).
+/// The runtime of a session and of the calls that do not wait (see [`Workers`]).
 pub(crate) struct SessionRuntime {
     pub(crate) handle: Handle,
     runtime: Option<Runtime>,
@@ -188,7 +188,7 @@ impl SessionRuntime {
         let log = dispatcher::get_default(Dispatch::clone);
         runtime.on_thread_start(move || mem::forget(dispatcher::set_default(&log)));
         runtime
-            .worker_threads(1)
+            .worker_threads(SESSION_THREADS)
             .thread_name("session")
             .enable_all();
         let runtime = runtime.build().map_err(ServeError::Runtime)?;
