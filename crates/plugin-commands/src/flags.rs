@@ -159,11 +159,11 @@ pub(crate) struct ClusterFlags {
 /// Rate limits for requests to an API server.
 #[derive(Debug, Clone, Copy, Args)]
 struct LimitFlags {
-    /// Requests per second to one API server, on average. Watches are not counted.
-    #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", default_value = "50", value_parser = rate)]
-    qps: f64,
+    /// Requests per second to one API server, on average. Watches are not counted. Default: no limit.
+    #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", value_parser = rate)]
+    qps: Option<f64>,
 
-    /// Burst of requests to one API server after a quiet time. A fifth of it is reserved for traffic back to stable.
+    /// With --qps: burst of requests to one API server after a quiet time. A fifth of it is reserved for traffic back to stable.
     #[arg(long, env = "GLOO_PLUGIN_BURST", value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
     burst: u32,
 }
@@ -215,7 +215,7 @@ impl Flags {
     pub fn kube_access(&self) -> (KubeAccess, Option<KubeAccess>) {
         let LimitFlags { qps, burst } = self.limits;
         let limited = |access| KubeAccess {
-            limits: RequestLimits { qps, burst },
+            limits: qps.map(|qps| RequestLimits { qps, burst }),
             ..access
         };
         let (local, tables) = self.cluster.to_access();
@@ -421,17 +421,21 @@ mod tests {
     #[test]
     fn rate_limits_are_positive() {
         #[track_caller]
-        fn check(args: &[&str], expect: Result<(f64, u32), &str>) {
+        fn check(args: &[&str], expect: Result<Option<(f64, u32)>, &str>) {
             let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
             let limits = parsed.map(|line| line.flags.kube_access().0.limits);
             match (limits, expect) {
-                (Ok(limits), Ok(expect)) => assert_eq!((limits.qps, limits.burst), expect),
+                (Ok(limits), Ok(expect)) => {
+                    assert_eq!(limits.map(|it| (it.qps, it.burst)), expect);
+                }
                 (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
                 (limits, _) => panic!("{limits:?}"),
             }
         }
-        check(&[], Ok((50.0, 100)));
-        check(&["--qps=0.5", "--burst=1"], Ok((0.5, 1)));
+        check(&[], Ok(None));
+        check(&["--burst=1"], Ok(None));
+        check(&["--qps=50"], Ok(Some((50.0, 100))));
+        check(&["--qps=0.5", "--burst=1"], Ok(Some((0.5, 1))));
         for nonsense in ["0", "-1", "NaN", "inf", "many", ""] {
             let qps = format!("--qps={nonsense}");
             check(&[&qps], Err("expected a number above 0"));

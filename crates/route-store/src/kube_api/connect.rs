@@ -32,8 +32,8 @@ pub struct KubeAccess {
     pub field_manager: String,
     /// Timeout of each API request.
     pub request_timeout: Duration,
-    /// Rate limit of the API server.
-    pub limits: RequestLimits,
+    /// Rate limit of the API server. Default: none.
+    pub limits: Option<RequestLimits>,
 }
 
 /// The cluster in which the program runs, or the current context of the kubeconfig.
@@ -45,7 +45,7 @@ impl Default for KubeAccess {
             user_agent: user_agent(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
             field_manager: FIELD_MANAGER.to_owned(),
             request_timeout: Duration::from_secs(3),
-            limits: RequestLimits::default(),
+            limits: None,
         }
     }
 }

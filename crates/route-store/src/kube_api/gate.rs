@@ -17,21 +17,15 @@ use super::connect::KubeAccess;
 use crate::{Observer, Priority};
 
 /// The rate limit of one API server. Watches do not count.
+///
+/// It is for API servers without priority and fairness. Others share their capacity among their clients by themselves, and a limit only
+/// makes a caller wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestLimits {
     /// Requests per second on average. Above 0.
     pub qps: f64,
     /// Requests at once after an idle time. At least 1. A fifth is reserved for [`Priority::TowardStable`].
     pub burst: u32,
-}
-
-impl Default for RequestLimits {
-    fn default() -> Self {
-        Self {
-            qps: 50.0,
-            burst: 100,
-        }
-    }
 }
 
 /// Admits the requests to one API server.
@@ -41,7 +35,7 @@ pub(super) struct Gate {
     /// A request that is cancelled after at least this time counts as a failure of the API server.
     patience: Duration,
     breaker: Mutex<Guarded>,
-    budget: Mutex<Budget>,
+    budget: Option<Mutex<Budget>>,
     /// Notified when a request leaves the queue without a token, so that the others move up.
     left: Notify,
     /// Measures requests, waits and the breaker.
@@ -81,7 +75,9 @@ impl Gate {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
             }),
-            budget: Mutex::new(Budget::new(access.limits, Instant::now())),
+            budget: access
+                .limits
+                .map(|limits| Mutex::new(Budget::new(limits, Instant::now()))),
             left: Notify::new(),
             observer,
         }
@@ -126,15 +122,21 @@ impl Gate {
     }
 
     async fn wait_for_turn(&self, priority: Priority, end: Instant) -> Result<(), Rejection> {
+        let Some(budget) = &self.budget else {
+            return Ok(());
+        };
         let begin = Instant::now();
-        let ticket = self.budget().join(priority);
-        let queued = Queued { gate: self, ticket };
+        let queued = Queued {
+            budget,
+            left: &self.left,
+            ticket: lock(budget).join(priority),
+        };
         let mut has_waited = false;
         let turn = loop {
             // Created before `serve` is called, so that no later notification is missed.
             let left = self.left.notified();
             let now = Instant::now();
-            let Err(wait) = self.budget().serve(ticket, now) else {
+            let Err(wait) = lock(budget).serve(queued.ticket, now) else {
                 break Ok(());
             };
             has_waited = true;
@@ -179,22 +181,23 @@ impl Gate {
     fn breaker(&self) -> MutexGuard<'_, Guarded> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn budget(&self) -> MutexGuard<'_, Budget> {
-        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
+    budget.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A place in the queue of the budget. Dropping it leaves the queue.
 struct Queued<'a> {
-    gate: &'a Gate,
+    budget: &'a Mutex<Budget>,
+    left: &'a Notify,
     ticket: Ticket,
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        if self.gate.budget().leave(self.ticket) {
-            self.gate.left.notify_waiters();
+        if lock(self.budget).leave(self.ticket) {
+            self.left.notify_waiters();
         }
     }
 }
@@ -425,7 +428,7 @@ mod tests {
     async fn a_cancelled_request_lets_the_next_one_move_up() {
         let limits = RequestLimits { qps: 1.0, burst: 1 };
         let access = KubeAccess {
-            limits,
+            limits: Some(limits),
             ..KubeAccess::default()
         };
         let gate = Gate::new(&access, Arc::new(()));

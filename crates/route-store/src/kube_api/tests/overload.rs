@@ -51,7 +51,7 @@ impl Fake {
     }
 
     /// Returns a store that sends its requests to this server.
-    fn store(&self, limits: RequestLimits) -> KubeRouteStore {
+    fn store(&self, limits: impl Into<Option<RequestLimits>>) -> KubeRouteStore {
         let fake = self.clone();
         let service = tower::service_fn(move |request: http::Request<HttpBody>| {
             let fake = fake.clone();
@@ -61,7 +61,7 @@ impl Fake {
         let client = Client::new(service, "default");
         let access = KubeAccess {
             request_timeout: timeout,
-            limits,
+            limits: limits.into(),
             ..KubeAccess::default()
         };
         KubeRouteStore {
@@ -144,7 +144,7 @@ fn as_priority(priority: Priority) -> RequestContext {
 /// Sends a request. Returns the pauses between its tries in milliseconds, and the error.
 async fn tries(does: Does, is_read: bool) -> (Vec<u128>, String) {
     let fake = Fake::new(does);
-    let store = fake.store(RequestLimits::default());
+    let store = fake.store(None);
     let error = if is_read {
         read(&store).await.unwrap_err()
     } else {
@@ -189,7 +189,7 @@ async fn an_overloaded_api_server_gets_three_tries_with_the_pauses_that_it_asks_
 async fn while_the_api_server_is_down_reads_fail_at_once() {
     let fake = Fake::new(Does::Refuse);
     let reports = Arc::new(Reports::default());
-    let store = fake.store(RequestLimits::default());
+    let store = fake.store(None);
     let store = store.with_observer(reports.clone());
     // The first read has three tries and the second two: five consecutive failures.
     for _ in 0..2 {
@@ -259,7 +259,7 @@ async fn a_request_of_a_helper_passes_the_same_limits_and_the_breaker() {
 #[tokio::test(start_paused = true)]
 async fn a_probe_or_a_watch_detects_the_recovery_of_the_api_server() {
     let fake = Fake::new(Does::Refuse);
-    let store = Arc::new(fake.store(RequestLimits::default()));
+    let store = Arc::new(fake.store(None));
     let open = async || {
         fake.now_does(Does::Refuse);
         while !matches!(read(&store).await, Err(StoreError::Failing { .. })) {}
@@ -285,7 +285,7 @@ async fn a_probe_or_a_watch_detects_the_recovery_of_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn an_abort_is_tried_once_per_second_while_the_api_server_is_down() {
     let fake = Fake::new(Does::Refuse);
-    let store = fake.store(RequestLimits::default());
+    let store = fake.store(None);
     for _ in 0..2 {
         read(&store).await.unwrap_err();
     }
@@ -312,7 +312,7 @@ async fn answers_of_a_healthy_api_server_do_not_open_the_breaker() {
         Does::Answer(429, failure(429, "later", None)),
     ] {
         let fake = Fake::new(does);
-        let store = fake.store(RequestLimits::default());
+        let store = fake.store(None);
         for _ in 0..10 {
             read(&store).await.unwrap_err();
         }
@@ -332,7 +332,7 @@ async fn failures_of_the_api_server_open_the_breaker() {
         (Does::Drip, 5),
     ] {
         let fake = Fake::new(does);
-        let store = fake.store(RequestLimits::default());
+        let store = fake.store(None);
         let mut left = 20;
         while !matches!(read(&store).await, Err(StoreError::Failing { .. })) {
             left -= 1;
@@ -345,7 +345,7 @@ async fn failures_of_the_api_server_open_the_breaker() {
 #[tokio::test(start_paused = true)]
 async fn a_quickly_cancelled_request_does_not_open_the_breaker() {
     let fake = Fake::new(Does::Nothing);
-    let store = fake.store(RequestLimits::default());
+    let store = fake.store(None);
     for _ in 0..20 {
         let short = timeout(Duration::from_millis(900), read(&store));
         short.await.unwrap_err();
@@ -363,7 +363,7 @@ async fn a_quickly_cancelled_request_does_not_open_the_breaker() {
 #[tokio::test(start_paused = true)]
 async fn events_neither_open_the_breaker_nor_pass_it() {
     let fake = Fake::new(Does::Refuse);
-    let store = fake.store(RequestLimits::default());
+    let store = fake.store(None);
     for _ in 0..10 {
         let error = read_as(&store, Priority::Event).await.unwrap_err();
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
@@ -457,7 +457,7 @@ async fn no_request_outlasts_its_call() {
     for does in all {
         for left in [0, 50, 150, 1000, 2500, 5000] {
             let fake = Fake::new(does.clone());
-            let store = fake.store(RequestLimits::default());
+            let store = fake.store(None);
             let deadline = Instant::now() + Duration::from_millis(left);
             let context = RequestContext {
                 deadline: Some(deadline),
@@ -477,9 +477,7 @@ async fn two_api_servers_fail_independently() {
     for down in 0..2 {
         let fakes = [Fake::new(found()), Fake::new(found())];
         fakes[down].now_does(Does::Refuse);
-        let stores = fakes
-            .each_ref()
-            .map(|fake| fake.store(RequestLimits::default()));
+        let stores = fakes.each_ref().map(|fake| fake.store(None));
         for _ in 0..5 {
             read(&stores[down]).await.unwrap_err();
             read(&stores[1 - down]).await.unwrap();
