@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 /// What the code of an author does with its thread until the test ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -232,4 +233,33 @@ async fn calls_that_block_for_ever_leave_the_session_a_thread() {
     }
     served.session.ping().await.unwrap();
     served.quit().await;
+}
+
+/// Nothing but this call has woken a thread of the session, so no other one waits for bytes of the host.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_blocks_alone_does_not_keep_the_thread_of_the_session() {
+    let served = Served::start(Habit::Blocks, Stop::Returns, Duration::from_secs(60)).await;
+    let router: RouterClient = served.session.dispense_router().await.unwrap();
+    for _ in 0..5 {
+        router.set_weight(&rollout("other"), 10, &[]).await.unwrap();
+        sleep(Duration::from_millis(20)).await;
+    }
+    let name = rollout("stuck");
+    let stuck = router.set_weight(&name, 10, &[]);
+    let ping = async {
+        sleep(Duration::from_millis(100)).await;
+        served.session.ping().await.unwrap();
+        // Each further call that blocks leaves the session a thread too.
+        for _ in 0..5 {
+            let more = router.set_weight(&name, 10, &[]);
+            let more = timeout(Duration::from_millis(100), more).await;
+            assert!(more.is_err(), "it is stuck");
+            served.session.ping().await.unwrap();
+        }
+    };
+    let (ping, stuck) = (pin!(ping), pin!(stuck));
+    let first = timeout(Duration::from_secs(30), select(ping, stuck)).await;
+    let first = first.expect("a ping is not answered");
+    assert!(matches!(first, Either::Left(_)));
+    served.release.release();
 }
