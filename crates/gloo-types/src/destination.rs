@@ -121,6 +121,7 @@ impl DestinationKind {
 #[non_exhaustive]
 pub struct PortSelector {
     /// Port number, 1 to 65535.
+    #[cfg_attr(feature = "crd", schemars(range(min = 1, max = 65535)))]
     pub number: Option<u32>,
     /// Port name.
     pub name: Option<String>,
@@ -163,6 +164,7 @@ pub struct WorkloadSelector {
     /// Selects the workloads.
     pub selector: Option<ObjectSelector>,
     /// `KUBE` or `VM`.
+    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["KUBE", "VM"])))]
     pub kind: Option<String>,
     /// Port of the workload.
     pub port: Option<PortSelector>,
@@ -177,7 +179,7 @@ pub struct DestinationSelector {
     /// Selects the objects.
     pub selector: Option<ObjectSelector>,
     /// Kind of the objects.
-    pub kind: Option<String>,
+    pub kind: DestinationKind,
     /// Port of the objects.
     pub port: Option<PortSelector>,
 }
@@ -197,7 +199,7 @@ impl DestinationSelector {
         let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
         let number = |port: Option<&PortSelector>| port.and_then(|port| port.number);
         let numbers = (number(self.port.as_ref()), number(to.port.as_ref()));
-        DestinationKind::from(self.kind.clone().unwrap_or_default()) == to.kind
+        self.kind == to.kind
             && fits(&selector.name, &object.name)
             && fits(&selector.namespace, object.namespace_from(table_namespace))
             && (object.cluster.is_empty() || fits(&selector.cluster, &object.cluster))
@@ -221,17 +223,20 @@ pub struct AwsLambdaReference {
     pub options: Option<LambdaOptions>,
 }
 
-/// Options of the call of a Lambda function. The values are not validated.
+/// Options of the call of a Lambda function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LambdaOptions {
     /// `REQUEST_DEFAULT` or `REQUEST_DISABLE`.
+    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["REQUEST_DEFAULT", "REQUEST_DISABLE"])))]
     pub request_transformation: Option<String>,
     /// `RESPONSE_DEFAULT` or `RESPONSE_DISABLE`.
+    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["RESPONSE_DEFAULT", "RESPONSE_DISABLE"])))]
     pub response_transformation: Option<String>,
     /// `SYNC` or `ASYNC`.
+    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["SYNC", "ASYNC"])))]
     pub invocation_style: Option<String>,
 }
 

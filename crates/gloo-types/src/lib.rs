@@ -45,11 +45,11 @@ pub use resource::{
     KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
 };
 pub use route_table::{
-    DelegateAction, DirectResponseAction, FailureMode, ForwardToAction, GraphqlAction,
-    GraphqlOptions, GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute,
-    PortalMetadata, QueryParameterMatcher, RedirectAction, RedirectCode, RegexRewrite, RouteFilter,
-    RouteTableSpec, SortMethod, StringMatch, TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher,
-    TlsRoute,
+    AwsFilter, CloudProviderFilter, DelegateAction, DirectResponseAction, FailureMode,
+    ForwardToAction, GoogleRe2, GraphqlAction, GraphqlOptions, GraphqlSchemaReference,
+    HeaderMatcher, HttpRequestMatcher, HttpRoute, PortalMetadata, QueryParameterMatcher,
+    RedirectAction, RedirectCode, RegexPattern, RegexRewrite, RouteFilter, RouteTableSpec,
+    SortMethod, StringMatch, TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute,
 };
 pub use selector::{
     InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,

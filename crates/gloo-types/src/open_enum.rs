@@ -60,9 +60,8 @@ macro_rules! open_enum {
                 stringify!($name).into()
             }
 
-            // No `enum` list, since a newer Gloo may have more values.
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string" })
+                schemars::json_schema!({ "type": "string", "enum": [$default_text, $($text),*] })
             }
         }
     };

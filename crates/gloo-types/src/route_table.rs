@@ -142,6 +142,7 @@ pub struct HttpRequestMatcher {
     /// HTTP method.
     pub method: Option<String>,
     /// Port on which the request arrived, 0 to 65535.
+    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
     pub port: Option<u32>,
 }
 
@@ -218,10 +219,32 @@ pub struct ForwardToAction {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RegexRewrite {
-    /// Envoy's pattern object (`googleRe2`, `regex`), as JSON.
-    pub pattern: Option<serde_json::Value>,
+    /// The pattern.
+    pub pattern: Option<RegexPattern>,
     /// The replacement of a match.
     pub substitution: Option<String>,
+}
+
+/// A regular expression, as Envoy's configuration has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct RegexPattern {
+    /// Options of the engine.
+    pub google_re2: Option<GoogleRe2>,
+    /// A regular expression in RE2 syntax.
+    pub regex: Option<String>,
+}
+
+/// Options of RE2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct GoogleRe2 {
+    /// A limit of the size of the program. Envoy ignores it.
+    pub max_program_size: Option<u32>,
 }
 
 /// Delegates requests to other route tables.
@@ -254,8 +277,33 @@ open_enum! {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct RouteFilter {
-    /// The allowed cloud accounts, roles, regions and functions, as JSON.
-    pub cloud_provider: Option<serde_json::Value>,
+    /// The allowed functions of a cloud.
+    pub cloud_provider: Option<CloudProviderFilter>,
+}
+
+/// The allowed functions of a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct CloudProviderFilter {
+    /// The allowed functions of AWS.
+    pub aws: Option<AwsFilter>,
+}
+
+/// Patterns of the allowed AWS accounts, roles, regions and functions. An empty list allows all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct AwsFilter {
+    /// Accounts.
+    pub account_ids: Vec<String>,
+    /// Roles.
+    pub iam_roles: Vec<String>,
+    /// Regions.
+    pub regions: Vec<String>,
+    /// Functions.
+    pub lambda_functions: Vec<String>,
 }
 
 /// Responds with a redirect.
@@ -295,9 +343,11 @@ open_enum! {
 #[non_exhaustive]
 pub struct DirectResponseAction {
     /// HTTP status, 100 to 599.
+    #[cfg_attr(feature = "crd", schemars(range(min = 100, max = 599)))]
     #[serde(default)]
     pub status: u32,
     /// Body, at most 1 MiB.
+    #[cfg_attr(feature = "crd", schemars(length(max = 1_048_576)))]
     pub body: Option<String>,
 }
 
@@ -357,7 +407,8 @@ pub struct TcpRoute {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct TcpMatcher {
-    /// Port on which the connection arrived.
+    /// Port on which the connection arrived, 0 to 65535.
+    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
     pub port: Option<u32>,
 }
 
@@ -383,7 +434,8 @@ pub struct TlsMatcher {
     /// At least one server name. It may start with `*.`.
     #[serde(default)]
     pub sni_hosts: Vec<String>,
-    /// Port on which the connection arrived.
+    /// Port on which the connection arrived, 0 to 65535.
+    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
     pub port: Option<u32>,
 }
 
@@ -393,6 +445,6 @@ pub struct TlsMatcher {
 #[non_exhaustive]
 pub struct TlsForwardToAction {
     /// 1 to 100 destinations.
-    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+    #[cfg_attr(feature = "crd", schemars(length(min = 1, max = 100)))]
     pub destinations: Option<Vec<DestinationReference>>,
 }

@@ -46,9 +46,22 @@ fn the_schema_has_every_part_of_the_api() {
     assert_eq!(destination["properties"]["weight"]["minimum"], 0);
     assert_eq!(
         destination["properties"]["kind"],
-        json!({"type": "string", "description": "Kind of the object; `SERVICE` if absent."})
+        json!({
+            "type": "string",
+            "enum": ["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"],
+            "description": "Kind of the object; `SERVICE` if absent.",
+        })
     );
     assert_eq!(property(&["spec", "http"])["maxItems"], 10000);
+    let portal = property(&["spec", "portalMetadata"]);
+    assert_eq!(portal["required"], json!(["apiProductId", "apiVersion"]));
+    assert_eq!(
+        schema["properties"]["spec"]["x-kubernetes-validations"]
+            .as_array()
+            .unwrap()
+            .len(),
+        6
+    );
     assert_eq!(
         property(&["spec", "tls", "[]", "matchers", "[]", "sniHosts", "[]"])["type"],
         "string"
@@ -61,8 +74,8 @@ fn the_schema_has_every_part_of_the_api() {
 
 /// The rules for structural schemas (Kubernetes documentation, "Specifying a structural schema").
 #[test]
-fn schemas_are_structural_and_preserve_unknown_fields() {
-    fn walk(path: &str, schema: &Map<String, Value>) {
+fn schemas_are_structural() {
+    fn walk(path: &str, schema: &Map<String, Value>, is_tolerant: bool) {
         let allowed = [
             "type",
             "description",
@@ -71,7 +84,10 @@ fn schemas_are_structural_and_preserve_unknown_fields() {
             "additionalProperties",
             "minimum",
             "maximum",
+            "minItems",
             "maxItems",
+            "maxLength",
+            "enum",
             "required",
             "format",
             "x-kubernetes-preserve-unknown-fields",
@@ -88,7 +104,7 @@ fn schemas_are_structural_and_preserve_unknown_fields() {
             "{path}: type"
         );
         if schema.contains_key("properties") {
-            assert!(keeps || path == "$", "{path}: prunes");
+            assert_eq!(keeps, is_tolerant && path != "$", "{path}: unknown fields");
             assert!(!schema.contains_key("additionalProperties"), "{path}: both");
         }
         assert!(
@@ -97,31 +113,36 @@ fn schemas_are_structural_and_preserve_unknown_fields() {
             ),
             "{path}"
         );
-        assert!(
-            !schema.contains_key("required"),
-            "{path}: proto3 requires nothing"
-        );
         for (key, property) in schema
             .get("properties")
             .and_then(Value::as_object)
             .into_iter()
             .flatten()
         {
-            walk(&format!("{path}.{key}"), property.as_object().unwrap());
+            walk(
+                &format!("{path}.{key}"),
+                property.as_object().unwrap(),
+                is_tolerant,
+            );
         }
         for key in ["items", "additionalProperties"] {
             if let Some(inner) = schema.get(key) {
-                walk(&format!("{path}.{key}"), inner.as_object().unwrap());
+                walk(
+                    &format!("{path}.{key}"),
+                    inner.as_object().unwrap(),
+                    is_tolerant,
+                );
             }
         }
     }
-    for crd in [
-        crd::route_table(),
-        crd::mirror_policy(),
-        crd::workspace(),
-        crd::kubernetes_cluster(),
+    for (crd, is_tolerant) in [
+        (crd::route_table(), false),
+        (crd::mirror_policy(), false),
+        (crd::tolerant(crd::route_table()), true),
+        (crd::workspace(), true),
+        (crd::kubernetes_cluster(), true),
     ] {
-        walk("$", schema_of(&crd).as_object().unwrap());
+        walk("$", schema_of(&crd).as_object().unwrap(), is_tolerant);
     }
 }
 

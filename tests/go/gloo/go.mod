@@ -1,0 +1,27 @@
+module e2e.test/gloo
+
+go 1.26.0
+
+require (
+	github.com/bufbuild/protocompile v0.14.1
+	github.com/envoyproxy/go-control-plane v0.12.1-0.20240415211714-57c85e1829e6
+	github.com/golang/protobuf v1.5.4
+	github.com/google/cel-go v0.26.0
+	github.com/solo-io/skv2 v0.40.5
+	github.com/solo-io/solo-apis v1.6.32-0.20240925114939-9e6df5259d8e
+	google.golang.org/protobuf v1.36.11
+)
+
+require (
+	cel.dev/expr v0.24.0 // indirect
+	github.com/antlr4-go/antlr/v4 v4.13.0 // indirect
+	github.com/cncf/xds/go v0.0.0-20240329184929-0c46c01016dc // indirect
+	github.com/envoyproxy/protoc-gen-validate v1.0.4 // indirect
+	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+	github.com/solo-io/protoc-gen-ext v0.0.24 // indirect
+	github.com/stoewer/go-strcase v1.2.0 // indirect
+	golang.org/x/exp v0.0.0-20240506185415-9bf2ced13842 // indirect
+	golang.org/x/sync v0.8.0 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20240826202546-f6391c0de4c7 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20240826202546-f6391c0de4c7 // indirect
+)
