@@ -38,3 +38,11 @@ pub use generate::world;
 pub use judgement::Finding;
 pub use run::{Options, run};
 pub use world::World;
+
+/// Plays the history of a world without requests, over a store in memory.
+///
+/// # Errors
+/// Returns `Err` if an object of the world is malformed.
+pub async fn play(world: &World) -> anyhow::Result<()> {
+    play::play(world).await.map(drop)
+}

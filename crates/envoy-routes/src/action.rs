@@ -125,7 +125,7 @@ pub(crate) fn add(clusters: &mut BTreeMap<String, Backend>, backend: Backend) ->
 }
 
 fn pattern(rewrite: &RegexRewrite) -> Option<&str> {
-    rewrite.pattern.as_ref()?.get("regex")?.as_str()
+    rewrite.pattern.as_ref()?.regex.as_deref()
 }
 
 fn regex_rewrite(pattern: &str, substitution: &str) -> Value {

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{
-    DestinationKind, DestinationSelector, MirrorConfig, PolicyRouteSelector, RetryTimeoutConfig,
-};
+use gloo_types::{DestinationSelector, MirrorConfig, PolicyRouteSelector, RetryTimeoutConfig};
 use serde_json::{Map, Value, json};
 
 use crate::backend::{Backend, Port};
@@ -183,7 +181,6 @@ fn routes_to(
     clusters: &BTreeMap<String, Backend>,
 ) -> bool {
     let object = selector.selector.clone().unwrap_or_default();
-    let kind = DestinationKind::from(selector.kind.clone().unwrap_or_default());
     let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
     let destinations = leaf.table.spec.destinations_of(leaf.route).iter();
     let mut backends = destinations
@@ -193,7 +190,7 @@ fn routes_to(
         let number = selector.port.as_ref().and_then(|port| port.number);
         let port = number.map(Port::Number);
         object.labels.is_empty()
-            && kind == backend.kind
+            && selector.kind == backend.kind
             && fits(&object.name, &backend.name)
             && fits(&object.namespace, &backend.namespace)
             && (port.is_none() || port == backend.port)

@@ -289,7 +289,7 @@ fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Val
 }
 
 /// Decodes structs from objects only. A derived `Deserialize` also accepts a list, with the fields in order; but in such a
-/// document the paths of edits would not exist.
+/// document the paths of edits would not exist. A field that is null counts as absent, as for the API server.
 #[derive(Clone, Copy)]
 struct Strict<'de>(&'de Value);
 
@@ -306,6 +306,7 @@ impl<'de> Deserializer<'de> for Strict<'de> {
             Value::Object(fields) => {
                 let fields = fields
                     .iter()
+                    .filter(|(_, value)| !value.is_null())
                     .map(|(key, value)| (key.as_str(), Strict(value)));
                 visitor.visit_map(MapDeserializer::new(fields))
             }

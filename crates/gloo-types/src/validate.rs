@@ -8,6 +8,13 @@ use crate::route_table::{
     HeaderMatcher, HttpRequestMatcher, HttpRoute, RouteTableSpec, StringMatch,
 };
 
+/// Entries of `http`, `tcp`, `tls` and `workloadSelectors`.
+const MOST_ROUTES: usize = 10_000;
+/// Destinations of a route.
+const MOST_DESTINATIONS: usize = 100;
+/// Characters of the body of a direct response.
+const LONGEST_BODY: usize = 1_048_576;
+
 /// A constraint that a table violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,9 +64,14 @@ pub enum Rule {
         "a forwardTo without destinations needs a defaultDestination of the table: add one of the two"
     )]
     NoDestination,
-    /// More destinations than the API allows.
-    #[error("a route has at most 100 destinations, found {0}: divide the route")]
-    TooManyDestinations(usize),
+    /// More entries, or a longer text, than the API allows.
+    #[error("at most {most} are allowed, found {found}: divide or shorten it")]
+    TooLong {
+        /// How many entries or characters are allowed.
+        most: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// A destination has neither or both of `ref` and `awsLambda`.
     #[error("a destination needs exactly one of ref and awsLambda: set one of them")]
     Target,
@@ -108,6 +120,14 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
     let mut found = Found(Vec::new());
     if spec.http.is_empty() && spec.tcp.is_empty() && spec.tls.is_empty() {
         found.add("spec", Rule::NoRoutes);
+    }
+    for (path, count) in [
+        ("spec.http", spec.http.len()),
+        ("spec.tcp", spec.tcp.len()),
+        ("spec.tls", spec.tls.len()),
+        ("spec.workloadSelectors", spec.workload_selectors.len()),
+    ] {
+        found.length(path, count, MOST_ROUTES);
     }
     let mut names = BTreeSet::new();
     for (index, route) in spec.http.iter().enumerate() {
@@ -309,13 +329,14 @@ impl Found {
                 has_default,
             );
         }
-        if let Some(response) = &route.direct_response
-            && !(100..=599).contains(&response.status)
-        {
-            self.add(
-                format!("{path}.directResponse.status"),
-                Rule::ResponseStatus(response.status),
-            );
+        if let Some(response) = &route.direct_response {
+            let path = format!("{path}.directResponse");
+            let body = response.body.as_deref().unwrap_or_default();
+            self.length(format!("{path}.body"), body.chars().count(), LONGEST_BODY);
+            if !(100..=599).contains(&response.status) {
+                let rule = Rule::ResponseStatus(response.status);
+                self.add(format!("{path}.status"), rule);
+            }
         }
     }
 
@@ -332,6 +353,12 @@ impl Found {
             if set.into_iter().flatten().count() > 1 {
                 self.add(format!("{path}.uri"), Rule::SeveralMatches);
             }
+        }
+    }
+
+    fn length(&mut self, path: impl Into<String>, found: usize, most: usize) {
+        if found > most {
+            self.add(path, Rule::TooLong { most, found });
         }
     }
 
@@ -354,9 +381,7 @@ impl Found {
             let port = destination.port.as_ref().and_then(|port| port.number);
             self.port(format!("{path}[{position}].port.number"), port, 1);
         }
-        if destinations.len() > 100 {
-            self.add(&path, Rule::TooManyDestinations(destinations.len()));
-        }
+        self.length(path.clone(), destinations.len(), MOST_DESTINATIONS);
         match weight_rule(destinations) {
             _ if destinations.is_empty() && !has_default => self.add(path, Rule::NoDestination),
             Some(rule) => self.add(path, rule),

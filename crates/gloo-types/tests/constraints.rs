@@ -112,7 +112,7 @@ fn routes_that_gloo_rejects() {
     check(
         json!({"http": [{"forwardTo": {"destinations": many}}]}),
         &[
-            "spec.http[0].forwardTo.destinations: a route has at most 100 destinations, found 101: divide the route",
+            "spec.http[0].forwardTo.destinations: at most 100 are allowed, found 101: divide or shorten it",
             "spec.http[0].forwardTo.destinations: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave 100 for Service x, Service x, Service x, Service x, Service x and 96 more: remove it, or give each destination a weight",
         ],
     );

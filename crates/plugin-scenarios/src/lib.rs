@@ -99,7 +99,7 @@ mod place;
 mod player;
 mod scenario;
 
-pub use place::Place;
+pub use place::{Memory, Place};
 
 use std::{fs, path::Path};
 

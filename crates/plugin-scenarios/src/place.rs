@@ -10,10 +10,10 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, Store, StoreError,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// An environment with RouteTables, as their owners and Gloo access it.
 pub trait Place: Sync {
@@ -40,6 +40,38 @@ pub trait Place: Sync {
     /// # Errors
     /// Returns `Err` if the environment refuses it.
     fn delete(&self, table: &ObjectKey) -> impl Future<Output = Result<()>>;
+}
+
+/// A [`Place`] in memory.
+#[derive(Debug, Default)]
+pub struct Memory(MemoryRouteStore);
+
+impl Place for Memory {
+    type Store = MemoryRouteStore;
+
+    fn store(&self) -> MemoryRouteStore {
+        self.0.clone()
+    }
+
+    async fn create(&self, object: Value) -> Result<()> {
+        match object.get("kind").and_then(Value::as_str) {
+            Some("Service") => self.0.put_service(object)?,
+            _ => self.0.put(object)?,
+        };
+        Ok(())
+    }
+
+    async fn set_status(&self, table: &ObjectKey, status: &Value) -> Result<()> {
+        let mut raw = self.0.read(table).await?.into_raw();
+        json_patch::merge(&mut raw, &json!({ "status": status }));
+        self.0.put(raw)?;
+        Ok(())
+    }
+
+    async fn delete(&self, table: &ObjectKey) -> Result<()> {
+        self.0.remove(table);
+        Ok(())
+    }
 }
 
 /// Wraps the store of a [`Place`]: it counts writes, and edits a table right before one.

@@ -22,6 +22,10 @@ use crate::{
     resources::{EndpointSlice, Pod, Service},
 };
 
+/// Called with the version of an object before and after each patch, and with what others put, in any store.
+#[cfg(feature = "testing")]
+static OBSERVER: std::sync::OnceLock<fn(Option<&Value>, &Value)> = std::sync::OnceLock::new();
+
 /// A store in memory. Every write sets a new `metadata.resourceVersion`. Clones share their objects.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryRouteStore {
@@ -166,6 +170,13 @@ impl MemoryRouteStore {
         self.state().failures.insert(0, error);
     }
 
+    /// Shows `observer` the version before and after each patch, and what others put without one before it, for all stores of
+    /// this process. The first observer stays.
+    #[cfg(feature = "testing")]
+    pub fn observe(observer: fn(Option<&Value>, &Value)) {
+        let _ = OBSERVER.set(observer);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,6 +186,8 @@ impl State {
     fn put<K: Resource>(&mut self, object: Value) -> Result<ObjectKey, StoreError> {
         let key = parse::<K>(object.clone())?.key().clone();
         let object = self.stamp(object);
+        #[cfg(feature = "testing")]
+        show(None, &object);
         self.objects.insert(id::<K>(&key), object);
         Ok(key)
     }
@@ -196,7 +209,9 @@ impl State {
         let object = object.ok_or_else(|| StoreError::not_found::<K>(key))?;
         let changed = gloo_types::patched(object, patch);
         let object = self.stamp(changed.map_err(|_| StoreError::conflict::<K>(key))?);
-        self.objects.insert(id::<K>(key), object.clone());
+        let _before = self.objects.insert(id::<K>(key), object.clone());
+        #[cfg(feature = "testing")]
+        show(_before.as_ref(), &object);
         self.wrote::<K>(key, Operation::Patch(patch.clone()));
         parse(object)
     }
@@ -355,6 +370,13 @@ impl EndpointReader for MemoryRouteStore {
             uid.map(str::to_owned)
         };
         Ok(pods.iter().filter(is_of).filter_map(uid).collect())
+    }
+}
+
+#[cfg(feature = "testing")]
+fn show(before: Option<&Value>, after: &Value) {
+    if let Some(observer) = OBSERVER.get() {
+        observer(before, after);
     }
 }
 

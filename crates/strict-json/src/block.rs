@@ -439,10 +439,12 @@ fn is_near(key: &str, known: &str) -> bool {
     closeness(key, known) >= 0.5 || known.starts_with(key) || key.starts_with(known)
 }
 
-/// Whether `key` is one of the `known` keys, or may be a misspelt one: at most one letter in five differs.
+/// Whether `key` is one of the `known` keys, or may be a misspelt one: at most one letter in five differs, or the plural.
 #[must_use]
 pub fn resembles(key: &str, known: &[&str]) -> bool {
-    known.iter().any(|known| closeness(key, known) >= 0.8)
+    let singular = |key: &str| key.trim_end_matches('s').to_owned();
+    let mut known = known.iter();
+    known.any(|known| closeness(key, known) >= 0.8 || singular(key) == singular(known))
 }
 
 /// The similarity of two keys from 0 to 1, ignoring case.

@@ -157,7 +157,7 @@ func (s *schema) addXValidation(text string) error {
 	return err
 }
 
-// check returns the rules that a value breaks. A null counts as absent.
+// check returns the rules that a value breaks. A field that is null counts as absent, as for the API server.
 func (s *schema) check(at string, value any) (broken []string) {
 	say := func(format string, args ...any) { broken = append(broken, at+": "+fmt.Sprintf(format, args...)) }
 	isInteger := func(v float64) bool { return v == math.Trunc(v) }
@@ -190,6 +190,9 @@ func (s *schema) check(at string, value any) (broken []string) {
 		kind = "array"
 		if s.Items != nil {
 			for i, item := range v {
+				if item == nil {
+					say("item %d is null", i)
+				}
 				broken = append(broken, s.Items.check(fmt.Sprintf("%s[%d]", at, i), item)...)
 			}
 		}

@@ -24,8 +24,11 @@ fn after_rule(it: &Rule) -> Option<Rule> {
             remainder: 0,
         },
         Rule::NoRemainder { .. } => Rule::NoDestination,
-        Rule::NoDestination => Rule::TooManyDestinations(101),
-        Rule::TooManyDestinations(_) => Rule::Target,
+        Rule::NoDestination => Rule::TooLong {
+            most: 100,
+            found: 101,
+        },
+        Rule::TooLong { .. } => Rule::Target,
         Rule::Target => Rule::KindForTcp,
         Rule::KindForTcp => Rule::NoSniHost,
         Rule::NoSniHost => Rule::ResponseStatus(99),

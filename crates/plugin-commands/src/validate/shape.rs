@@ -1,7 +1,7 @@
 //! The keys and types of the objects that people write, and what of an object does not fit.
 //!
 //! A shape is JSON: an object lists the known keys, of which those with `!` are required; `*` stands for any key; a list holds
-//! the shape of its items; a text names a type. The shapes are those of the CustomResourceDefinitions: tests compare
+//! the shape of its items; a text names a type, or the values that a text may have, with `|` between them. The shapes are those of the CustomResourceDefinitions: tests compare
 //! `rollout.json` with the newest tested release of Argo Rollouts (`tests/go/rollouts/validation_test.go`), and `route-table.json`
 //! with the types of `gloo_types`.
 
@@ -123,6 +123,7 @@ impl Found<'_> {
             "string" => value.is_string(),
             "time" => value.as_str().is_some_and(is_time),
             "object" => value.is_object(),
+            _ if kind.contains('|') => value.is_string(),
             _ => true,
         };
         let (expected, is_whole) = match kind {
@@ -134,7 +135,12 @@ impl Found<'_> {
             "object" => ("an object", false),
             _ => ("a string", false),
         };
+        let is_known = |text: &str| !kind.contains('|') || kind.split('|').any(|it| it == text);
         if kind.split(" or ").any(fits) {
+            if let Some(text) = value.as_str().filter(|text| !is_known(text)) {
+                let known = kind.replace('|', ", ");
+                self.wrong(at, format!("{at} is {text:?}: use one of {known}"));
+            }
             return;
         }
         let problem = match value {
@@ -304,13 +310,25 @@ mod tests {
             "object" => match (schema.get("properties"), schema.get("additionalProperties")) {
                 (Some(Value::Object(fields)), _) => fields
                     .iter()
-                    .map(|(key, schema)| (key.clone(), shape(schema)))
+                    .map(|(key, field)| {
+                        let required = schema.get("required").and_then(Value::as_array);
+                        let is_required = required.is_some_and(|it| it.contains(&json!(key)));
+                        let mark = if is_required { "!" } else { "" };
+                        (format!("{key}{mark}"), shape(field))
+                    })
                     .collect(),
                 (_, Some(each @ Value::Object(_))) => json!({ "*": shape(each) }),
                 _ => json!("object"),
             },
             "array" => json!([shape(&schema["items"])]),
             "integer" => schema.get("format").cloned().unwrap_or(json!("integer")),
+            "string" => match schema.get("enum").and_then(Value::as_array) {
+                Some(values) => {
+                    let values: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+                    json!(values.join("|"))
+                }
+                None => json!("string"),
+            },
             kind => json!(kind),
         }
     }

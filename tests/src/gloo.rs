@@ -1,0 +1,82 @@
+//! The judge of `go/gloo`: reads objects by the protos of Gloo's vendor.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::program;
+
+/// A running judge.
+#[derive(Debug)]
+pub struct Judge {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// The schemas of `spec` and `status` that follow from the protos, by kind.
+    pub definitions: Value,
+}
+
+/// The judgement about an object.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub struct Judgement {
+    /// Why Gloo refuses it.
+    pub refused: Vec<String>,
+    /// The `spec` that Gloo reads, without fields that have their default.
+    pub spec: Value,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Judge {
+    /// Starts the judge.
+    ///
+    /// # Errors
+    /// Returns `Err` if the judge is not built, or cannot read the protos.
+    pub fn start() -> Result<Self> {
+        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/gloo");
+        let mut child = program("gloo")?
+            .arg(module)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut judge = Self {
+            questions: child.stdin.take().context("no stdin")?,
+            answers: BufReader::new(child.stdout.take().context("no stdout")?),
+            child,
+            definitions: Value::Null,
+        };
+        judge.definitions = serde_json::from_str(&judge.answer()?)?;
+        Ok(judge)
+    }
+
+    /// Judges an object.
+    ///
+    /// # Errors
+    /// Returns `Err` if the judge has ended.
+    pub fn judge(&mut self, object: &Value) -> Result<Judgement> {
+        writeln!(self.questions, "{object}")?;
+        let answer = self.answer()?;
+        serde_json::from_str(&answer).with_context(|| answer)
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line)
+    }
+}
+
+impl Drop for Judge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
