@@ -20,6 +20,8 @@ const GOB: &str = "tests/go/gob";
 const RE2: &str = "tests/go/re2";
 /// The module that pins the Argo CD whose packages call our generator.
 const ARGO_CD: &str = "tests/go/argocd";
+/// The module that judges objects by the protos of Gloo's vendor.
+const GLOO: &str = "tests/go/gloo";
 /// The module that pins the Helm that renders the generator's chart.
 const HELM: &str = "tests/go/helm";
 /// The module that pins the Prometheus that checks alerts, dashboard and queries.
@@ -38,7 +40,8 @@ const HELM_COMMAND: &str = "helm.sh/helm/v3/cmd/helm";
 
 const STRIPPED: &str = "-s -w";
 
-/// Builds etcd, kube-apiserver, kustomize, Helm, three releases of the Rollouts controller and plugins in Go into `target/go/bin`.
+/// Builds etcd, kube-apiserver, kustomize, Helm, the judge of tables, three releases of the Rollouts controller and plugins in Go
+/// into `target/go/bin`.
 ///
 /// # Errors
 /// Returns `Err` if Go is not installed or a build fails.
@@ -73,6 +76,8 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         "go -C {HELM} build -ldflags {STRIPPED} -o {bin}/helm {HELM_COMMAND}"
     );
     go(sh, helm).run()?;
+    let judge = cmd!(sh, "go -C {GLOO} build -ldflags {STRIPPED} -o {bin}/gloo .");
+    go(sh, judge).run()?;
     for release in RELEASES.iter().filter(|release| release.always) {
         let output = format!("rollouts-controller-{}", release.version);
         build(release.go_mod, &output, CONTROLLER)?;

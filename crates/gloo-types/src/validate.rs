@@ -129,6 +129,19 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
     ] {
         found.length(path, count, MOST_ROUTES);
     }
+    let workloads = spec.workload_selectors.iter().enumerate();
+    let workloads =
+        workloads.map(|(at, it)| (format!("workloadSelectors[{at}]"), it.port.as_ref()));
+    let destinations = spec.apply_to_destinations.iter().enumerate();
+    let destinations =
+        destinations.map(|(at, it)| (format!("applyToDestinations[{at}]"), it.port.as_ref()));
+    for (path, port) in workloads.chain(destinations) {
+        let number = port.and_then(|port| port.number);
+        found.port(format!("spec.{path}.port.number"), number, 1);
+    }
+    if let Some(destination) = &spec.default_destination {
+        found.destination("spec.defaultDestination", destination);
+    }
     let mut names = BTreeSet::new();
     for (index, route) in spec.http.iter().enumerate() {
         let path = format!("spec.http[{index}]");
@@ -368,6 +381,14 @@ impl Found {
         }
     }
 
+    fn destination(&mut self, path: &str, destination: &DestinationReference) {
+        if destination.reference.is_some() == destination.aws_lambda.is_some() {
+            self.add(path, Rule::Target);
+        }
+        let port = destination.port.as_ref().and_then(|port| port.number);
+        self.port(format!("{path}.port.number"), port, 1);
+    }
+
     fn destinations(
         &mut self,
         path: String,
@@ -375,11 +396,7 @@ impl Found {
         has_default: bool,
     ) {
         for (position, destination) in destinations.iter().enumerate() {
-            if destination.reference.is_some() == destination.aws_lambda.is_some() {
-                self.add(format!("{path}[{position}]"), Rule::Target);
-            }
-            let port = destination.port.as_ref().and_then(|port| port.number);
-            self.port(format!("{path}[{position}].port.number"), port, 1);
+            self.destination(&format!("{path}[{position}]"), destination);
         }
         self.length(path.clone(), destinations.len(), MOST_DESTINATIONS);
         match weight_rule(destinations) {

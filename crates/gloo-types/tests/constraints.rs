@@ -119,6 +119,35 @@ fn routes_that_gloo_rejects() {
 }
 
 #[test]
+fn limits_that_gloo_sets() {
+    let to = json!({"forwardTo": {"destinations": [{"ref": {"name": "x"}}]}});
+    check(
+        json!({"tcp": [to], "workloadSelectors": vec![json!({}); 10_001]}),
+        &["spec.workloadSelectors: at most 10000 are allowed, found 10001: divide or shorten it"],
+    );
+    check(
+        json!({"http": [{"directResponse": {"status": 200, "body": "é".repeat(1_048_577)}}]}),
+        &[
+            "spec.http[0].directResponse.body: at most 1048576 are allowed, found 1048577: divide or shorten it",
+        ],
+    );
+    check(
+        json!({
+            "http": [to],
+            "defaultDestination": {"port": {"number": 0}},
+            "workloadSelectors": [{"port": {"number": 0}}],
+            "applyToDestinations": [{"port": {"number": 65536}}],
+        }),
+        &[
+            "spec.workloadSelectors[0].port.number: a port must be within 1 and 65535, found 0",
+            "spec.applyToDestinations[0].port.number: a port must be within 1 and 65535, found 65536",
+            "spec.defaultDestination: a destination needs exactly one of ref and awsLambda: set one of them",
+            "spec.defaultDestination.port.number: a port must be within 1 and 65535, found 0",
+        ],
+    );
+}
+
+#[test]
 fn tcp_and_tls_routes_that_gloo_rejects() {
     check(
         json!({"tcp": [{"forwardTo": {"destinations": [{"ref": {"name": "x"}, "kind": "EXTERNAL_SERVICE"}]}}, {}]}),

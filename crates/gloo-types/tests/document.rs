@@ -205,6 +205,20 @@ fn refused(document: Value, expect: &str) {
 }
 
 #[test]
+fn a_null_is_an_absent_field() {
+    let route = json!({"name": null, "labels": {"a": null}, "matchers": null, "forwardTo": {"destinations": [{"ref": {"name": "x", "cluster": null}}]}});
+    let document = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"http": [route], "weight": null}});
+    let spec = RouteTableDoc::from_value(document).unwrap().spec().unwrap();
+    assert_eq!((spec.weight, spec.http[0].labels.len()), (0, 0));
+    let document = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"http": [null]}});
+    let error = RouteTableDoc::from_value(document)
+        .unwrap()
+        .spec()
+        .unwrap_err();
+    assert_eq!(error.path(), "spec.http[0]");
+}
+
+#[test]
 fn a_wrong_type_is_named_by_its_path() {
     let with = |field: &str, value: Value| json!({"metadata": {"name": "a", "namespace": "b"}, field: value});
     refused(

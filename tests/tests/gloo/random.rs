@@ -88,10 +88,11 @@ fn spec(rng: &mut Rng) -> Value {
 }
 
 fn forward(rng: &mut Rng, is_http: bool) -> Value {
-    let weights: &[Option<u32>] = match rng.u32(0..4) {
-        0 => &[None],
-        1 => &[Some(60), Some(40)],
-        2 => &[Some(100)],
+    let weights: &[Option<u32>] = match rng.u32(0..24) {
+        0 => &[Some(100), None],
+        1..6 => &[None],
+        6..12 => &[Some(60), Some(40)],
+        12..18 => &[Some(100)],
         _ => &[Some(50), Some(20), None],
     };
     let names = ["web", "web-canary", "dr"];
@@ -146,7 +147,14 @@ fn matchers(rng: &mut Rng, index: usize) -> Value {
 fn change(rng: &mut Rng, spec: &mut Value) {
     let mut paths = Vec::new();
     collect(spec, "", &mut paths);
-    let path = pick(rng, &paths).clone();
+    let mut path = pick(rng, &paths).clone();
+    // Most paths are deep.
+    for _ in 0..rng.usize(0..4) {
+        let other = pick(rng, &paths);
+        if other.matches('/').count() < path.matches('/').count() {
+            path.clone_from(other);
+        }
+    }
     let (above, key) = path.rsplit_once('/').unwrap_or_default();
     let Some(value) = spec.pointer(&path).cloned() else {
         return;
@@ -182,9 +190,16 @@ fn change(rng: &mut Rng, spec: &mut Value) {
                 whole => json!(whole as i64),
             }
         }
-        Value::String(_) if rng.bool() => json!("UNKNOWN"),
+        Value::String(_) if rng.bool() => json!(pick(rng, &["UNKNOWN", "EXTERNAL_SERVICE", "VM"])),
         Value::Array(items) if rng.bool() && !items.is_empty() => {
-            let times = *pick(rng, &[0, 2, 101]);
+            let times = *pick(
+                rng,
+                if key == "destinations" {
+                    &[0, 101]
+                } else {
+                    &[0, 2]
+                },
+            );
             items
                 .iter()
                 .cycle()
@@ -202,7 +217,10 @@ fn change(rng: &mut Rng, spec: &mut Value) {
             0 => drop(fields.remove(key)),
             1 => rename(fields, key, &format!("{key}s")),
             2 => rename(fields, key, &snake(key)),
-            3 => drop(fields.insert("futureField".to_owned(), json!(1))),
+            3 => {
+                let key = pick(rng, &["futureField", "suffix"]);
+                fields.insert((*key).to_owned(), json!("x"));
+            }
             _ => drop(fields.insert(key.to_owned(), changed)),
         },
         Value::Array(items) => match key.parse::<usize>() {

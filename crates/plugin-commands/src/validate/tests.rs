@@ -335,6 +335,39 @@ async fn mistakes_in_tables() {
         ],
     )
     .await;
+    let other = json!({"name": "main", "forwardTo": to("web")});
+    check_table(
+        json!({
+            "http": [other],
+            "virtualGateways": [],
+            "applyToDestinations": [{"kind": "SERVICE"}],
+            "failureMode": "FREEZE_CONFIG",
+            "workloadSelectors": [{"kind": "VM"}, {"kind": null}],
+            "portalMetadata": {"apiProductId": "my shop"},
+        }),
+        &[
+            "error: spec.applyToDestinations needs hosts: add hosts, or remove it",
+            "error: spec.applyToDestinations[0].kind may only be KUBE here: remove it",
+            "error: spec.failureMode needs hosts: add hosts, or remove it",
+            "error: spec.portalMetadata.apiProductId has a space: remove it",
+            "error: spec.portalMetadata.apiVersion is missing: set it",
+            "error: spec.virtualGateways needs hosts: add hosts, or remove it",
+            "error: spec.workloadSelectors[0].kind may only be KUBE here: remove it",
+        ],
+    )
+    .await;
+    let tls = json!({"matchers": [{"sniHosts": ["a"]}], "forwardTo": to("web")});
+    check_table(
+        json!({"hosts": ["a"], "tls": [tls, {"matchers": [{"sniHosts": ["a"]}]}], "defaultDestination": {"ref": {"name": "web"}, "kind": "POD"}}),
+        &[
+            "error: no selected route leads to Service shop/web: check stableService, routeTableSelector and tlsRoutes; found route tls[0] is not selected by tlsRoutes; route tls[1] is a route without action (Rollout shop/web)",
+            "error: spec.defaultDestination serves no http route: add a forwardTo, or remove it",
+            "error: spec.defaultDestination.kind is \"POD\": use one of SERVICE, VIRTUAL_DESTINATION, EXTERNAL_SERVICE",
+            "error: spec.tls[1].forwardTo is missing: set it",
+            "error: spec.tls[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
+        ],
+    )
+    .await;
     check_table(
         json!({"http": [{"name": 1, "forwardTo": {"destinations": {}}}]}),
         &[
