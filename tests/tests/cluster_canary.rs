@@ -21,7 +21,7 @@ async fn the_edit_of_another_client_survives(cluster: &Cluster) -> Result<()> {
     let edit = |table: &mut DynamicObject| {
         let spec = &mut table.data["spec"];
         spec["weight"] = json!(7);
-        spec["http"][1]["futureField"]["kept"] = json!("changed");
+        spec["http"][1]["matchers"][0]["method"] = json!("GET");
         spec["http"][2]["labels"] = json!({ "route": "shared", "tier": "gold" });
         if let Some(routes) = spec["http"].as_array_mut() {
             routes.insert(

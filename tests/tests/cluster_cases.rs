@@ -14,10 +14,10 @@ use serde_json::json;
 
 const RATINGS_IMAGE: &str = "registry.example.com/ratings:2";
 
-const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
+const IN_EXPERIMENT: &str = "rare: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
 
-const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
-const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; alien: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
+const WITH_HEADERS: &str = "header-canary: demo-canary; rare: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; rare: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
 
 /// The pauses of [`header_steps`], and the split at each.
 const HEADER_PAUSES: [(usize, &str); 4] = [

@@ -20,9 +20,9 @@ use kube::Api;
 use serde_json::json;
 
 /// The split at weight 25 after ping-pong has swapped the Services.
-const SWAPPED_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
+const SWAPPED_AT_25: &str = "rare: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
 
-const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; rare: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 
 /// A weight, and then a mirror step at this weight.
 fn mirror_steps() -> serde_json::Value {

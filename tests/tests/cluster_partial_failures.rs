@@ -65,7 +65,7 @@ const TABLES: [Table; 6] = [
         name: "malformed",
         fault: Fault::Malformed,
         left: Some(
-            "alien: demo-stable; shared: demo-canary=20 demo-stable=60 legacy=4294967296; ratings: ratings",
+            "rare: demo-stable; shared: demo-canary=20 demo-stable=60 legacy=4294967296; ratings: ratings",
         ),
         reason: Some("RouteTable partial/malformed: route shared cannot be read"),
     },

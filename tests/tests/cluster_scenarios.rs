@@ -7,14 +7,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use e2e_tests::{Cluster, Suite, apply, bind_reader};
-use gloo_types::{MirrorPolicy, ObjectKey, Resource, RouteTable};
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::{Cluster, Suite, apply, bind_reader, eventually};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource, RouteTable, crd};
 use k8s_openapi::api::rbac::v1::Subject;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt as _};
-use plugin_scenarios::{Place, play, scenarios};
+use plugin_scenarios::{Place, needs_a_newer_gloo, play, scenarios};
 use route_store::KubeRouteStore;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -132,18 +134,72 @@ async fn an_error_names_the_missing_permission_to_patch(
     play_in(cluster, reader, serial, NOT_ALLOWED_TO_PATCH).await
 }
 
+/// Installs the definition of RouteTable, and waits until the API server uses it.
+async fn define(cluster: &Cluster, is_newer: bool) -> Result<()> {
+    let definition = match is_newer {
+        true => crd::tolerant(crd::route_table()),
+        false => crd::route_table(),
+    };
+    apply(cluster.client(), &[serde_json::from_value(definition)?]).await?;
+    let route = json!({"directResponse": {"status": 200}, "futureField": 1});
+    let probe = DynamicObject::new("probe", &resource::<RouteTable>())
+        .data(json!({"spec": {"http": [route]}}));
+    let tables: Api<DynamicObject> = Api::namespaced_with(
+        cluster.client().clone(),
+        "default",
+        &resource::<RouteTable>(),
+    );
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually("the definition is used", async || {
+        let created = tables.create(&dry_run, &probe).await?;
+        let field = created.data.pointer("/spec/http/0/futureField");
+        ensure!(field.is_some() == is_newer, "{}", created.data);
+        Ok(())
+    })
+    .await
+}
+
+/// Plays scenarios with the definition of a newer Gloo.
+async fn play_with_a_newer_gloo(
+    cluster: &Cluster,
+    serial: &Mutex<()>,
+    scenarios: Vec<(String, String)>,
+) -> Result<()> {
+    let _serial = serial.lock().await;
+    define(cluster, true).await?;
+    // Another lock, because this one is held.
+    let free = Mutex::new(());
+    for (name, text) in scenarios {
+        let played = play_in(cluster, cluster.controller_client().await?, &free, &text).await;
+        played.context(name)?;
+    }
+    define(cluster, false).await
+}
+
 fn main() -> Result<ExitCode> {
     let folder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/gloo-router/tests/scenarios");
     let serial = Arc::new(Mutex::new(()));
     Suite::run(None, |suite| {
         let mut trials = Vec::new();
+        let mut of_a_newer_gloo = Vec::new();
         for (name, text) in scenarios(&folder)? {
+            if needs_a_newer_gloo(&text)? {
+                of_a_newer_gloo.push((name, text));
+                continue;
+            }
             let serial = Arc::clone(&serial);
             trials.push(suite.trial(&name, async move |cluster| {
                 play_in(cluster, cluster.controller_client().await?, &serial, &text).await
             }));
         }
+        let newer = Arc::clone(&serial);
+        trials.push(suite.trial("a_newer_gloo", async move |cluster| {
+            play_with_a_newer_gloo(cluster, &newer, of_a_newer_gloo).await
+        }));
         trials.push(suite.trial(
             "an_error_names_the_missing_permission_to_patch",
             async move |cluster| {

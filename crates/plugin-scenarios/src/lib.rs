@@ -36,6 +36,7 @@
 //! | key | value |
 //! |---|---|
 //! | `tables` | the specs by `namespace/name`; required. A call without `table` applies to the first one |
+//! | `newerGloo` | `true`: the tables have fields or values that only a newer Gloo knows |
 //! | `labels` | labels of tables, by `namespace/name` |
 //! | `services` | the `ports` of Services, by `namespace/name`; without it, the plugin finds no Service |
 //! | `plugin` | the plugin block of the Rollout; by default it selects the first table |
@@ -112,6 +113,14 @@ use anyhow::{Context as _, Result, ensure};
 pub async fn play(file: &str, place: &impl Place) -> Result<()> {
     let scenario = scenario::parse(file).context("not a scenario")?;
     player::play(&scenario, place).await
+}
+
+/// Whether the tables of a scenario have fields or values that only a newer Gloo knows.
+///
+/// # Errors
+/// Returns `Err` if the file is no scenario.
+pub fn needs_a_newer_gloo(file: &str) -> Result<bool> {
+    Ok(scenario::parse(file).context("not a scenario")?.newer_gloo)
 }
 
 /// Returns name and text of every scenario in a folder, sorted by name.

@@ -18,6 +18,8 @@ pub(super) struct Scenario {
     /// Specs by `namespace/name`, in the order of the file.
     pub(super) tables: Map<String, Value>,
     #[serde(default)]
+    pub(super) newer_gloo: bool,
+    #[serde(default)]
     pub(super) labels: BTreeMap<String, Value>,
     #[serde(default)]
     services: BTreeMap<String, Value>,

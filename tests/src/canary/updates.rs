@@ -10,14 +10,14 @@ use crate::{AbortEnd, Canary, Cluster, Release, apply, run};
 pub const IMAGE: &str = "registry.example.com/demo:2";
 
 /// The table without an update, in the format of [`split`](crate::split).
-pub const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
+pub const IDLE: &str = "rare: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
 /// The table at weight 25.
-pub const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+pub const AT_25: &str = "rare: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 /// The table at weight 50.
-pub const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
+pub const AT_50: &str = "rare: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
 /// The table at weight 100.
 pub const AT_100: &str =
-    "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
+    "rare: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 
 /// The steps at which the Rollout pauses, with the split at each.
 pub const PAUSES: [(usize, &str); 3] = [(1, AT_25), (3, AT_50), (5, AT_100)];
