@@ -58,8 +58,8 @@ pub use selector::{
 pub use service::ServicePort;
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{
-    Rule, Violation, broken_weight_rule, contradiction, is_header_name, unreachable, violations,
-    weight_rule,
+    Rule, Violation, broken_weight_rule, combination_violations, contradiction, is_header_name,
+    unreachable, violations, weight_rule,
 };
 pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde_json::Value;
+
 use crate::destination::{DestinationKind, DestinationReference};
 use crate::route_table::{
     HeaderMatcher, HttpRequestMatcher, HttpRoute, RouteTableSpec, StringMatch,
@@ -103,6 +105,18 @@ pub enum Rule {
         "no request matches, because header {0} cannot have both values: use a matcher for each value"
     )]
     Contradiction(String),
+    /// A field of tables to which no other delegates, in a table without hosts.
+    #[error("only a table with hosts may have this: add hosts, or remove it")]
+    NeedsHosts,
+    /// A selector of workloads or destinations with another kind.
+    #[error("only KUBE is allowed here: remove the kind")]
+    OnlyKube,
+    /// A default destination that no route uses.
+    #[error("no http route has a forwardTo that could use it: add one, or remove it")]
+    DefaultWithoutRoute,
+    /// A text with spaces.
+    #[error("spaces are not allowed: remove them")]
+    Space,
     /// An earlier route takes all requests of a route.
     #[error(
         "no request reaches {route}, because {by} before it matches all of them: move {route} up, or restrict {by}"
@@ -184,6 +198,45 @@ pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
             .and_then(|to| to.destinations.as_deref());
         let path = format!("{path}.forwardTo.destinations");
         found.destinations(path, destinations.unwrap_or_default(), false);
+    }
+    found.0
+}
+
+/// Returns the constraints on combinations of fields that the JSON of a spec violates. They depend on whether a field is set at
+/// all, which the typed view does not show.
+pub fn combination_violations(spec: &Value) -> Vec<Violation> {
+    let is_set = |object: &Value, key: &str| object.get(key).is_some_and(|it| !it.is_null());
+    let list = |key: &str| {
+        let items = spec.get(key).and_then(Value::as_array);
+        items.into_iter().flatten().enumerate()
+    };
+    let mut found = Found(Vec::new());
+    for key in ["virtualGateways", "applyToDestinations", "failureMode"] {
+        if is_set(spec, key) && !is_set(spec, "hosts") {
+            found.add(format!("spec.{key}"), Rule::NeedsHosts);
+        }
+    }
+    for key in ["workloadSelectors", "applyToDestinations"] {
+        for (index, item) in list(key) {
+            if item
+                .get("kind")
+                .is_some_and(|kind| !kind.is_null() && kind != "KUBE")
+            {
+                found.add(format!("spec.{key}[{index}].kind"), Rule::OnlyKube);
+            }
+        }
+    }
+    let mut routes = list("http");
+    if is_set(spec, "defaultDestination") && !routes.any(|(_, it)| is_set(it, "forwardTo")) {
+        found.add("spec.defaultDestination", Rule::DefaultWithoutRoute);
+    }
+    let path = "spec.portalMetadata.apiProductId";
+    let id = spec.pointer("/portalMetadata/apiProductId");
+    if id
+        .and_then(Value::as_str)
+        .is_some_and(|it| it.contains(' '))
+    {
+        found.add(path, Rule::Space);
     }
     found.0
 }

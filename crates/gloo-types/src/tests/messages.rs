@@ -39,7 +39,11 @@ fn after_rule(it: &Rule) -> Option<Rule> {
         Rule::Port { .. } => Rule::HeaderName("x user".to_owned()),
         Rule::HeaderName(_) => Rule::SeveralMatches,
         Rule::SeveralMatches => Rule::Contradiction("x-user".to_owned()),
-        Rule::Contradiction(_) => Rule::Hidden {
+        Rule::Contradiction(_) => Rule::NeedsHosts,
+        Rule::NeedsHosts => Rule::OnlyKube,
+        Rule::OnlyKube => Rule::DefaultWithoutRoute,
+        Rule::DefaultWithoutRoute => Rule::Space,
+        Rule::Space => Rule::Hidden {
             route: "reviews".to_owned(),
             by: "route all".to_owned(),
         },

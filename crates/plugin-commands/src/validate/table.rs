@@ -3,8 +3,8 @@
 use std::fmt;
 
 use gloo_types::{
-    HttpRequestMatcher, Resource as _, RouteTable, RouteTableDoc, RouteTableSpec, unreachable,
-    violations,
+    HttpRequestMatcher, Resource as _, RouteTable, RouteTableDoc, RouteTableSpec,
+    combination_violations, unreachable, violations,
 };
 use route_planner::check_pattern;
 use serde_json::Value;
@@ -38,8 +38,8 @@ pub(super) fn problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
             Misfit::Unknown(at, text) => warning(&at, &format!("Gloo ignores {text}")),
         });
     }
-    let rules = rules(object.get("spec").unwrap_or(&Value::Null)).into_iter();
-    problems.extend(rules.map(|(at, text)| error(&at, &format!("{at} {text}"))));
+    let combinations = combination_violations(object.get("spec").unwrap_or(&Value::Null));
+    problems.extend(combinations.iter().map(|it| error(&it.path, it)));
     let table = RouteTableDoc::from_value(object);
     let Ok(spec) = table.and_then(|table| table.spec()) else {
         return problems;
@@ -55,48 +55,6 @@ pub(super) fn problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
         }
     }
     problems
-}
-
-/// Returns what the rules of Gloo's definition refuse that depends on whether a field is set, each with its path.
-fn rules(spec: &Value) -> Vec<(String, &'static str)> {
-    let of = |object: &Value, key: &str| object.get(key).filter(|it| !it.is_null()).cloned();
-    let list = |key| {
-        let items = spec.get(key).and_then(Value::as_array);
-        items.into_iter().flatten().enumerate()
-    };
-    let mut found = Vec::new();
-    let mut refuse = |at: &str, text| found.push((format!("spec.{at}"), text));
-    for key in ["virtualGateways", "applyToDestinations", "failureMode"] {
-        if of(spec, key).is_some() && of(spec, "hosts").is_none() {
-            refuse(key, "needs hosts: add hosts, or remove it");
-        }
-    }
-    for key in ["workloadSelectors", "applyToDestinations"] {
-        for (index, item) in list(key) {
-            if of(item, "kind").is_some_and(|kind| kind != "KUBE") {
-                refuse(
-                    &format!("{key}[{index}].kind"),
-                    "may only be KUBE here: remove it",
-                );
-            }
-        }
-    }
-    if of(spec, "defaultDestination").is_some()
-        && !list("http").any(|(_, route)| of(route, "forwardTo").is_some())
-    {
-        refuse(
-            "defaultDestination",
-            "serves no http route: add a forwardTo, or remove it",
-        );
-    }
-    let id = spec.pointer("/portalMetadata/apiProductId");
-    if id
-        .and_then(Value::as_str)
-        .is_some_and(|it| it.contains(' '))
-    {
-        refuse("portalMetadata.apiProductId", "has a space: remove it");
-    }
-    found
 }
 
 /// Returns the regular expressions of the matchers, each with its path.

@@ -346,13 +346,13 @@ async fn mistakes_in_tables() {
             "portalMetadata": {"apiProductId": "my shop"},
         }),
         &[
-            "error: spec.applyToDestinations needs hosts: add hosts, or remove it",
-            "error: spec.applyToDestinations[0].kind may only be KUBE here: remove it",
-            "error: spec.failureMode needs hosts: add hosts, or remove it",
-            "error: spec.portalMetadata.apiProductId has a space: remove it",
+            "error: spec.applyToDestinations: only a table with hosts may have this: add hosts, or remove it",
+            "error: spec.applyToDestinations[0].kind: only KUBE is allowed here: remove the kind",
+            "error: spec.failureMode: only a table with hosts may have this: add hosts, or remove it",
+            "error: spec.portalMetadata.apiProductId: spaces are not allowed: remove them",
             "error: spec.portalMetadata.apiVersion is missing: set it",
-            "error: spec.virtualGateways needs hosts: add hosts, or remove it",
-            "error: spec.workloadSelectors[0].kind may only be KUBE here: remove it",
+            "error: spec.virtualGateways: only a table with hosts may have this: add hosts, or remove it",
+            "error: spec.workloadSelectors[0].kind: only KUBE is allowed here: remove the kind",
         ],
     )
     .await;
@@ -361,8 +361,8 @@ async fn mistakes_in_tables() {
         json!({"hosts": ["a"], "tls": [tls, {"matchers": [{"sniHosts": ["a"]}]}], "defaultDestination": {"ref": {"name": "web"}, "kind": "POD"}}),
         &[
             "error: no selected route leads to Service shop/web: check stableService, routeTableSelector and tlsRoutes; found route tls[0] is not selected by tlsRoutes; route tls[1] is a route without action (Rollout shop/web)",
-            "error: spec.defaultDestination serves no http route: add a forwardTo, or remove it",
             "error: spec.defaultDestination.kind is \"POD\": use one of SERVICE, VIRTUAL_DESTINATION, EXTERNAL_SERVICE",
+            "error: spec.defaultDestination: no http route has a forwardTo that could use it: add one, or remove it",
             "error: spec.tls[1].forwardTo is missing: set it",
             "error: spec.tls[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
         ],
