@@ -1,6 +1,5 @@
 //! The judge of `go/gloo`: reads objects by the protos of Gloo's vendor.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -17,22 +16,18 @@ pub struct Judge {
     child: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// The schemas of `spec` and `status` that follow from the protos, by kind.
+    /// The schemas that follow from the protos, by message, such as `RouteTableSpec`.
     pub definitions: Value,
 }
 
 /// The judgement about an object.
-#[derive(Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
 pub struct Judgement {
     /// Why Gloo refuses it.
+    #[serde(default)]
     pub refused: Vec<String>,
-    /// The `spec` that Gloo reads, without fields that have their default.
-    pub spec: Value,
-    /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
-    /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
+    /// What Gloo reads of `metadata` and `spec`, without fields that have their default.
+    pub read: Value,
 }
 
 impl Judge {

@@ -223,7 +223,7 @@ fn the_judge_refuses_planted_faults() {
     check(
         &format!("{destination}/weight"),
         Some(json!("a quarter")),
-        "spec: ",
+        "invalid character",
     );
     check(
         &format!("{destination}/weight"),
@@ -269,7 +269,8 @@ fn rules(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
                     found.insert(format!("{path}: {}", rule["rule"]));
                 }
             }
-            "minimum" | "maximum" => {
+            "limits" => rules(value, path, found),
+            _ if value.is_number() => {
                 found.insert(format!("{path}: {key} {:?}", value.as_f64()));
             }
             _ => {
@@ -285,9 +286,10 @@ fn our_definitions_have_the_fields_and_the_rules_of_the_protos() {
     for definition in [crd::route_table(), crd::mirror_policy()] {
         let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
         let ours = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-        for part in ["spec", "status"] {
+        for (part, message) in [("spec", "Spec"), ("status", "Status")] {
             let (mut expected, mut found) = (BTreeSet::new(), BTreeSet::new());
-            rules(&judge.definitions[kind][part], part, &mut expected);
+            let message = format!("{kind}{message}");
+            rules(&judge.definitions[message.as_str()], part, &mut expected);
             rules(&ours[part], part, &mut found);
             let missing: Vec<_> = expected.difference(&found).collect();
             let own: Vec<_> = found.difference(&expected).collect();

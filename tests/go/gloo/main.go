@@ -1,11 +1,10 @@
 // Command gloo judges RouteTables and MirrorPolicies by the protos of Gloo's vendor. Its argument is the directory of this module.
 //
-// The first line on stdout has the definitions that follow from the protos, by kind. Then each line on stdin is an object, and
-// each further line on stdout is the judgement.
+// The first line on stdout has the schemas that follow from the protos. Then each line on stdin is an object, and each further line
+// on stdout is the judgement.
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,7 +13,6 @@ import (
 	"log"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"github.com/bufbuild/protocompile"
@@ -27,70 +25,59 @@ import (
 	// Registered, because the protos import theirs.
 	_ "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	_ "github.com/solo-io/skv2/pkg/api/core.skv2.solo.io/v1"
+
 	// The Go packages of the two APIs need a Kubernetes client, which takes minutes to compile. This one keeps the module.
 	_ "github.com/solo-io/solo-apis/client-go/envoy-gloo/api/envoy/type/streaming"
 )
 
-const (
-	apis    = "github.com/solo-io/solo-apis"
-	folder  = apis + "/api/gloo.solo.io/"
-	maximum = 16 << 20
-)
+const apis = "github.com/solo-io/solo-apis"
 
 // files are the protos that declare the kinds.
 var files = map[string]string{
-	"RouteTable":   folder + "networking/v2/route_table.proto",
-	"MirrorPolicy": folder + "policy/v2/trafficcontrol/mirror_policy.proto",
+	"RouteTable":   apis + "/api/gloo.solo.io/networking/v2/route_table.proto",
+	"MirrorPolicy": apis + "/api/gloo.solo.io/policy/v2/trafficcontrol/mirror_policy.proto",
 }
 
-// kind is a kind of object.
-type kind struct {
-	parts       map[string]protoreflect.MessageDescriptor
-	definitions map[string]*schema
-}
-
-// object is an object as the API server stores it.
 type object struct {
-	Kind     string                                          `json:"kind"`
-	Metadata struct{ Labels, Annotations map[string]string } `json:"metadata"`
-	Spec     json.RawMessage                                 `json:"spec"`
-	Status   json.RawMessage                                 `json:"status"`
+	Kind         string
+	Metadata     struct{ Labels, Annotations map[string]string }
+	Spec, Status json.RawMessage
 }
 
 // judgement is the answer to an object.
 type judgement struct {
-	// Refused has the reasons of the decoder, and the rules of the definition that the object breaks.
+	// Refused has the reasons of the decoder, and the rules that the object breaks.
 	Refused []string `json:"refused,omitempty"`
-	// What was read: fields that have their default are absent.
-	Spec        json.RawMessage   `json:"spec,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
+	// Read has the metadata and the spec, without fields that have their default.
+	Read map[string]any `json:"read"`
 }
 
 func main() {
-	kinds, err := load(os.Args[1])
+	messages, err := compile(os.Args[1])
 	if err != nil {
 		log.Fatal(err)
 	}
+	schemas := map[string]*schema{}
+	for name, message := range messages {
+		if schemas[name], err = define(message); err != nil {
+			log.Fatal(err)
+		}
+	}
 	out := json.NewEncoder(os.Stdout)
-	out.SetEscapeHTML(false)
-	definitions := map[string]map[string]*schema{}
-	for name, kind := range kinds {
-		definitions[name] = kind.definitions
-	}
-	_ = out.Encode(definitions)
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, maximum)
-	for lines.Scan() {
-		_ = out.Encode(judge(kinds, lines.Bytes()))
-	}
-	if err := lines.Err(); err != nil {
-		log.Fatal(err)
+	_ = out.Encode(schemas)
+	for in := json.NewDecoder(os.Stdin); ; {
+		var object object
+		if err := in.Decode(&object); err == io.EOF {
+			return
+		} else if err != nil {
+			log.Fatal(err)
+		}
+		_ = out.Encode(judge(messages, schemas, object))
 	}
 }
 
-// load compiles the protos of the module's copy in the module cache.
-func load(module string) (map[string]kind, error) {
+// compile reads the protos in the module cache. The keys are the names of messages, such as RouteTableSpec.
+func compile(module string) (map[string]protoreflect.MessageDescriptor, error) {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", apis)
 	list.Dir, list.Stderr = module, os.Stderr
 	dir, err := list.Output()
@@ -98,72 +85,48 @@ func load(module string) (map[string]kind, error) {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	open := func(path string) (io.ReadCloser, error) {
-		inside, ok := strings.CutPrefix(path, apis)
-		if !ok {
-			return nil, os.ErrNotExist
-		}
-		return os.Open(filepath.Join(strings.TrimSpace(string(dir)), inside))
+		return os.Open(strings.Replace(path, apis, strings.TrimSpace(string(dir)), 1))
 	}
 	registered := func(path string) (protocompile.SearchResult, error) {
 		file, err := protoregistry.GlobalFiles.FindFileByPath(path)
 		return protocompile.SearchResult{Desc: file}, err
 	}
+	sources := &protocompile.SourceResolver{Accessor: open}
 	compiler := protocompile.Compiler{
-		Resolver: protocompile.CompositeResolver{
-			&protocompile.SourceResolver{Accessor: open},
-			protocompile.ResolverFunc(registered),
-		},
+		Resolver:       protocompile.CompositeResolver{sources, protocompile.ResolverFunc(registered)},
 		SourceInfoMode: protocompile.SourceInfoStandard,
 	}
-	kinds := map[string]kind{}
-	for name, path := range files {
+	messages := map[string]protoreflect.MessageDescriptor{}
+	for kind, path := range files {
 		compiled, err := compiler.Compile(context.Background(), path)
 		if err != nil {
 			return nil, err
 		}
-		kind := kind{map[string]protoreflect.MessageDescriptor{}, map[string]*schema{}}
-		for _, part := range []string{"Spec", "Status"} {
-			message := compiled[0].Messages().ByName(protoreflect.Name(name + part))
-			key := strings.ToLower(part)
-			kind.parts[key] = message
-			if kind.definitions[key], err = define(message); err != nil {
-				return nil, err
-			}
+		for _, name := range []string{kind + "Spec", kind + "Status"} {
+			messages[name] = compiled[0].Messages().ByName(protoreflect.Name(name))
 		}
-		kinds[name] = kind
 	}
-	return kinds, nil
+	return messages, nil
 }
 
-func judge(kinds map[string]kind, line []byte) (answer judgement) {
-	var object object
-	if err := json.Unmarshal(line, &object); err != nil {
-		answer.Refused = []string{err.Error()}
-		return
-	}
-	kind, ok := kinds[object.Kind]
-	if !ok {
-		answer.Refused = []string{"unknown kind " + object.Kind}
-		return
-	}
-	answer.Labels, answer.Annotations = object.Metadata.Labels, object.Metadata.Annotations
-	for part, text := range map[string]json.RawMessage{"spec": object.Spec, "status": object.Status} {
+func judge(messages map[string]protoreflect.MessageDescriptor, schemas map[string]*schema, object object) judgement {
+	answer := judgement{Read: map[string]any{"metadata": object.Metadata}}
+	for part, text := range map[string]json.RawMessage{"Spec": object.Spec, "Status": object.Status} {
 		if len(text) == 0 {
 			continue
 		}
-		message := dynamicpb.NewMessage(kind.parts[part])
 		// The decoder of the vendor's types, without its tolerance of unknown fields.
-		if err := jsonpb.Unmarshal(bytes.NewReader(text), message); err != nil {
-			answer.Refused = append(answer.Refused, part+": "+err.Error())
-		} else if part == "spec" {
-			answer.Spec, _ = protojson.Marshal(message)
+		read := dynamicpb.NewMessage(messages[object.Kind+part])
+		if err := jsonpb.Unmarshal(bytes.NewReader(text), read); err != nil {
+			answer.Refused = append(answer.Refused, err.Error())
+		} else if part == "Spec" {
+			read, _ := protojson.Marshal(read)
+			answer.Read["spec"] = json.RawMessage(read)
 		}
 		var value any
-		if err := json.Unmarshal(text, &value); err != nil {
-			answer.Refused = append(answer.Refused, err.Error())
-			continue
-		}
-		answer.Refused = append(answer.Refused, kind.definitions[part].check(part, value)...)
+		_ = json.Unmarshal(text, &value)
+		broken := schemas[object.Kind+part].check(strings.ToLower(part), value)
+		answer.Refused = append(answer.Refused, broken...)
 	}
-	return
+	return answer
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// schema is a structural schema of a definition: the types of a message, and the rules in its comments.
+// schema has the types of a message, and the rules in its comments, as the API server knows them.
 type schema struct {
 	Type        string             `json:"type,omitempty"`
 	Enum        []string           `json:"enum,omitempty"`
@@ -21,15 +21,10 @@ type schema struct {
 	Items       *schema            `json:"items,omitempty"`
 	IntOrString bool               `json:"x-kubernetes-int-or-string,omitempty"`
 	Required    []string           `json:"required,omitempty"`
-	Minimum     *float64           `json:"minimum,omitempty"`
-	Maximum     *float64           `json:"maximum,omitempty"`
-	MinItems    *int               `json:"minItems,omitempty"`
-	MaxItems    *int               `json:"maxItems,omitempty"`
-	MaxLength   *int               `json:"maxLength,omitempty"`
+	Limits      map[string]float64 `json:"limits,omitempty"`
 	Rules       []rule             `json:"x-kubernetes-validations,omitempty"`
 }
 
-// rule is an XValidation.
 type rule struct {
 	Rule    string `json:"rule"`
 	Message string `json:"message"`
@@ -39,6 +34,17 @@ type rule struct {
 var (
 	marker      = regexp.MustCompile(`(?m)^\s*\+kubebuilder:validation:(\w+)(?:[:=](.*))?$`)
 	xValidation = regexp.MustCompile(`^rule="([^"]*)",message="([^"]*)"$`)
+	// It has no functions of Kubernetes, which no rule uses.
+	environment, _ = cel.NewEnv(cel.Variable("self", cel.DynType))
+	scalars        = map[protoreflect.Kind]schema{
+		protoreflect.StringKind: {Type: "string"},
+		protoreflect.BoolKind:   {Type: "boolean"},
+		protoreflect.DoubleKind: {Type: "number"},
+		protoreflect.Int32Kind:  {Type: "integer"},
+		protoreflect.Uint32Kind: {Type: "integer"},
+		protoreflect.Int64Kind:  {IntOrString: true},
+		protoreflect.EnumKind:   {Type: "string"},
+	}
 )
 
 // define returns the schema of a message.
@@ -46,9 +52,15 @@ func define(message protoreflect.MessageDescriptor) (*schema, error) {
 	object := &schema{Type: "object", Properties: map[string]*schema{}}
 	for i := range message.Fields().Len() {
 		field := message.Fields().Get(i)
-		value, err := defineField(field)
+		value, err := defineValue(field)
+		if field.IsMap() {
+			value, err = defineValue(field.MapValue())
+			value = &schema{Type: "object", Values: value}
+		} else if field.IsList() {
+			value = &schema{Type: "array", Items: value}
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", field.FullName(), err)
+			return nil, err
 		}
 		isRequired, err := value.addRules(field)
 		if err != nil {
@@ -59,76 +71,46 @@ func define(message protoreflect.MessageDescriptor) (*schema, error) {
 			object.Required = append(object.Required, field.JSONName())
 		}
 	}
-	slices.Sort(object.Required)
 	_, err := object.addRules(message)
 	return object, err
 }
 
-func defineField(field protoreflect.FieldDescriptor) (*schema, error) {
-	switch {
-	case field.IsMap():
-		values, err := defineValue(field.MapValue())
-		return &schema{Type: "object", Values: values}, err
-	case field.IsList():
-		items, err := defineValue(field)
-		return &schema{Type: "array", Items: items}, err
-	default:
-		return defineValue(field)
-	}
-}
-
 func defineValue(field protoreflect.FieldDescriptor) (*schema, error) {
-	zero := 0.0
-	switch field.Kind() {
-	case protoreflect.StringKind:
-		return &schema{Type: "string"}, nil
-	case protoreflect.BoolKind:
-		return &schema{Type: "boolean"}, nil
-	case protoreflect.DoubleKind:
-		return &schema{Type: "number"}, nil
-	case protoreflect.Int32Kind:
-		return &schema{Type: "integer"}, nil
-	case protoreflect.Uint32Kind:
-		return &schema{Type: "integer", Minimum: &zero}, nil
-	case protoreflect.Int64Kind:
-		return &schema{IntOrString: true}, nil
-	case protoreflect.EnumKind:
-		values := field.Enum().Values()
-		enum := &schema{Type: "string"}
-		for i := range values.Len() {
-			enum.Enum = append(enum.Enum, string(values.Get(i).Name()))
+	if inner := field.Message(); inner != nil {
+		if inner.ParentFile().Path() == "google/protobuf/wrappers.proto" {
+			return defineValue(inner.Fields().ByNumber(1))
 		}
-		return enum, nil
-	case protoreflect.MessageKind:
-		if strings.HasSuffix(string(field.Message().FullName()), "Value") && field.Message().ParentFile().Package() == "google.protobuf" {
-			return defineValue(field.Message().Fields().ByNumber(1))
-		}
-		return define(field.Message())
-	default:
-		return nil, fmt.Errorf("unknown type %s", field.Kind())
+		return define(inner)
 	}
+	value, ok := scalars[field.Kind()]
+	if !ok {
+		return nil, fmt.Errorf("%s has the unknown type %s", field.FullName(), field.Kind())
+	}
+	if field.Kind() == protoreflect.Uint32Kind {
+		value.Limits = map[string]float64{"minimum": 0}
+	}
+	for i := 0; field.Enum() != nil && i < field.Enum().Values().Len(); i++ {
+		value.Enum = append(value.Enum, string(field.Enum().Values().Get(i).Name()))
+	}
+	return &value, nil
 }
 
 // addRules adds the rules in the comment of a field or message. It returns whether a field is required.
 func (s *schema) addRules(of protoreflect.Descriptor) (isRequired bool, err error) {
+	if s.Limits == nil {
+		s.Limits = map[string]float64{}
+	}
 	comment := of.ParentFile().SourceLocations().ByDescriptor(of).LeadingComments
 	for _, found := range marker.FindAllStringSubmatch(comment, -1) {
-		name, value := found[1], found[2]
-		switch name {
+		var limit float64
+		switch name, text := found[1], found[2]; name {
 		case "Required":
 			isRequired = true
-		case "Minimum":
-			err = json.Unmarshal([]byte(value), &s.Minimum)
-		case "Maximum":
-			err = json.Unmarshal([]byte(value), &s.Maximum)
-		case "MinItems":
-			err = json.Unmarshal([]byte(value), &s.MinItems)
-		case "MaxItems":
-			err = json.Unmarshal([]byte(value), &s.MaxItems)
-		case "MaxLength":
-			err = json.Unmarshal([]byte(value), &s.MaxLength)
 		case "XValidation":
-			err = s.addXValidation(value)
+			err = s.addXValidation(text)
+		case "Minimum", "Maximum", "MinItems", "MaxItems", "MaxLength":
+			err = json.Unmarshal([]byte(text), &limit)
+			s.Limits[strings.ToLower(name[:1])+name[1:]] = limit
 		default:
 			err = fmt.Errorf("unknown rule %s", found[0])
 		}
@@ -144,15 +126,11 @@ func (s *schema) addXValidation(text string) error {
 	if parts == nil {
 		return fmt.Errorf("not a rule: %s", text)
 	}
-	env, err := cel.NewEnv(cel.Variable("self", cel.DynType))
-	if err != nil {
-		return err
-	}
-	ast, issues := env.Compile(parts[1])
+	ast, issues := environment.Compile(parts[1])
 	if issues.Err() != nil {
 		return issues.Err()
 	}
-	program, err := env.Program(ast)
+	program, err := environment.Program(ast)
 	s.Rules = append(s.Rules, rule{parts[1], parts[2], program})
 	return err
 }
@@ -160,11 +138,15 @@ func (s *schema) addXValidation(text string) error {
 // check returns the rules that a value breaks. A field that is null counts as absent, as for the API server.
 func (s *schema) check(at string, value any) (broken []string) {
 	say := func(format string, args ...any) { broken = append(broken, at+": "+fmt.Sprintf(format, args...)) }
-	isInteger := func(v float64) bool { return v == math.Trunc(v) }
-	kind := ""
+	within := func(what string, found float64) {
+		least, hasLeast := s.Limits["min"+what]
+		most, hasMost := s.Limits["max"+what]
+		if hasLeast && found < least || hasMost && found > most {
+			say("%v is out of range", found)
+		}
+	}
+	kind := "null"
 	switch v := value.(type) {
-	case nil:
-		return nil
 	case map[string]any:
 		kind = "object"
 		for key, inner := range v {
@@ -174,11 +156,10 @@ func (s *schema) check(at string, value any) (broken []string) {
 			}
 			if child == nil {
 				say("unknown field %s", key)
-				continue
-			}
-			broken = append(broken, child.check(at+"."+key, inner)...)
-			if inner == nil {
+			} else if inner == nil {
 				delete(v, key)
+			} else {
+				broken = append(broken, child.check(at+"."+key, inner)...)
 			}
 		}
 		for _, key := range s.Required {
@@ -188,32 +169,23 @@ func (s *schema) check(at string, value any) (broken []string) {
 		}
 	case []any:
 		kind = "array"
-		if s.Items != nil {
-			for i, item := range v {
-				if item == nil {
-					say("item %d is null", i)
-				}
+		within("Items", float64(len(v)))
+		for i, item := range v {
+			if s.Items != nil {
 				broken = append(broken, s.Items.check(fmt.Sprintf("%s[%d]", at, i), item)...)
 			}
 		}
-		if s.MinItems != nil && len(v) < *s.MinItems || s.MaxItems != nil && len(v) > *s.MaxItems {
-			say("%d items", len(v))
-		}
 	case float64:
 		kind = "number"
-		if s.Type != "number" && isInteger(v) {
+		if s.Type != "number" && v == math.Trunc(v) {
 			kind = "integer"
 		}
-		if s.Minimum != nil && v < *s.Minimum || s.Maximum != nil && v > *s.Maximum {
-			say("%v is out of range", v)
-		}
+		within("imum", v)
 	case string:
 		kind = "string"
+		within("Length", float64(len([]rune(v))))
 		if s.Enum != nil && !slices.Contains(s.Enum, v) {
 			say("unknown value %s", v)
-		}
-		if s.MaxLength != nil && len([]rune(v)) > *s.MaxLength {
-			say("longer than %d", *s.MaxLength)
 		}
 	case bool:
 		kind = "boolean"

@@ -35,12 +35,6 @@ pub(crate) fn of(object: &Value) -> Result<Value> {
 
 /// The parts of a judgement that [`of`] has.
 pub(crate) fn of_gloo(judgement: &Judgement) -> Value {
-    let Judgement {
-        spec,
-        labels,
-        annotations,
-        ..
-    } = judgement;
     let forward_to = json!({"destinations": null});
     let parts = json!({
         "defaultDestination": null,
@@ -50,8 +44,12 @@ pub(crate) fn of_gloo(judgement: &Judgement) -> Value {
         "applyToRoutes": null,
         "config": null,
     });
-    let spec = only(&parts, spec);
-    without_defaults(&json!({"spec": spec, "labels": labels, "annotations": annotations}))
+    let metadata = &judgement.read["metadata"];
+    without_defaults(&json!({
+        "spec": only(&parts, &judgement.read["spec"]),
+        "labels": metadata["Labels"],
+        "annotations": metadata["Annotations"],
+    }))
 }
 
 /// Keeps the keys of `parts`. A null keeps all.
