@@ -18,6 +18,7 @@ mod controller;
 mod documents;
 #[path = "../../crates/gloo-router/tests/model/edit.rs"]
 mod edit;
+#[expect(dead_code, reason = "recorded histories are played elsewhere")]
 #[path = "../../crates/gloo-router/tests/model/history.rs"]
 mod history;
 #[path = "../../crates/gloo-router/tests/model/oracle.rs"]
@@ -62,7 +63,7 @@ const ACTIONS: usize = 60;
 /// Worlds of the proof by requests.
 const WORLDS: u64 = 200;
 /// Tables for `validate`.
-const TABLES: u64 = 1200;
+const TABLES: u64 = 1500;
 
 /// The versions of objects, each with the one before it if it was patched.
 static VERSIONS: Mutex<BTreeSet<(Option<String>, String)>> = Mutex::new(BTreeSet::new());
@@ -144,30 +145,38 @@ fn gloo_accepts_what_we_write_and_reads_it_as_we_do() -> Result<()> {
     let mut judge = Judge::start()?;
     let mut known: BTreeMap<&str, Judgement> = BTreeMap::new();
     let mut writes = 0;
+    for version in versions
+        .iter()
+        .flat_map(|(before, after)| before.iter().chain([after]))
+    {
+        if !known.contains_key(version.as_str()) {
+            let object: Value = serde_json::from_str(version)?;
+            known.insert(version, judged(&mut judge, &object)?);
+        }
+    }
+    let owners = versions.iter().filter(|(before, _)| before.is_none());
+    let owners = owners.filter(|(_, after)| !is_policy(after));
+    let owners: BTreeSet<_> = owners
+        .flat_map(|(_, it)| reasons(&known[it.as_str()]))
+        .collect();
     for (before, after) in &versions {
-        for version in before.iter().chain([after]) {
-            if !known.contains_key(version.as_str()) {
-                let object: Value = serde_json::from_str(version)?;
-                known.insert(version, judged(&mut judge, &object)?);
-            }
-        }
         // What an owner wrote may be refused, and stays so, also in a copy.
+        let old = match before {
+            Some(before) => reasons(&known[before.as_str()]),
+            None if is_policy(after) => owners.clone(),
+            None => continue,
+        };
         let mut refused = reasons(&known[after.as_str()]);
-        match before {
-            Some(before) => refused.retain(|it| !reasons(&known[before.as_str()]).contains(it)),
-            None if !is_policy(after) => continue,
-            None => {}
-        }
+        refused.retain(|it| !old.contains(it));
         ensure!(refused.is_empty(), "{refused:?}\n{before:?}\n{after}");
         writes += 1;
     }
     let policies = known.keys().filter(|it| is_policy(it)).count();
-    let refused: BTreeSet<_> = known.values().flat_map(reasons).collect();
     println!(
         "{} versions, {policies} of policies; {writes} of our writes",
         known.len()
     );
-    println!("refused before our writes: {refused:?}");
+    println!("refused before our writes: {owners:?}");
     ensure!(writes > 1000 && policies > 10, "too little was judged");
     Ok(())
 }

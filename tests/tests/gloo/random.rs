@@ -126,7 +126,16 @@ fn destination(rng: &mut Rng, name: &str, weight: Option<u32>) -> Value {
         0 => to["port"] = json!({"number": rng.u32(1..65536)}),
         1 => to["port"] = json!({"name": "http"}),
         2 => to["subset"] = json!({"version": "v1"}),
-        _ => to["kind"] = json!("VIRTUAL_DESTINATION"),
+        _ => {
+            to["kind"] = json!(pick(
+                rng,
+                &[
+                    "VIRTUAL_DESTINATION",
+                    "VIRTUAL_DESTINATION",
+                    "EXTERNAL_SERVICE"
+                ]
+            ))
+        }
     }
     to
 }
@@ -213,13 +222,14 @@ fn change(rng: &mut Rng, spec: &mut Value) {
         return;
     };
     match above {
-        Value::Object(fields) => match rng.u32(0..6) {
-            0 => drop(fields.remove(key)),
+        Value::Object(fields) => match rng.u32(0..7) {
+            0 | 6 => drop(fields.remove(key)),
             1 => rename(fields, key, &format!("{key}s")),
             2 => rename(fields, key, &snake(key)),
             3 => {
-                let key = pick(rng, &["futureField", "suffix"]);
-                fields.insert((*key).to_owned(), json!("x"));
+                let is_uri = path.contains("/uri/");
+                let key = if is_uri { "suffix" } else { "futureField" };
+                fields.insert(key.to_owned(), json!("x"));
             }
             _ => drop(fields.insert(key.to_owned(), changed)),
         },
