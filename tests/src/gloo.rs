@@ -1,4 +1,7 @@
-//! The judge of `go/gloo`: reads objects by the protos of Gloo's vendor.
+//! The judge of `go/gloo`, which reads objects by the protos of Gloo's vendor, and what it is asked about.
+
+pub mod random;
+pub mod reading;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

@@ -27,10 +27,6 @@ mod oracle;
 mod owner;
 #[path = "../../crates/gloo-router/tests/model/play.rs"]
 mod play;
-#[path = "gloo/random.rs"]
-mod random;
-#[path = "gloo/reading.rs"]
-mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -40,7 +36,8 @@ use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
-use e2e_tests::{Judge, Judgement, meaning, plugin_binary};
+use e2e_tests::gloo::{Judge, Judgement, random, reading};
+use e2e_tests::{meaning, plugin_binary};
 use gloo_types::crd;
 use plugin_commands::CommandLine;
 use plugin_scenarios::{Memory, scenarios};

@@ -186,7 +186,6 @@ impl State {
     fn put<K: Resource>(&mut self, object: Value) -> Result<ObjectKey, StoreError> {
         let key = parse::<K>(object.clone())?.key().clone();
         let object = self.stamp(object);
-        #[cfg(feature = "testing")]
         show(None, &object);
         self.objects.insert(id::<K>(&key), object);
         Ok(key)
@@ -209,9 +208,8 @@ impl State {
         let object = object.ok_or_else(|| StoreError::not_found::<K>(key))?;
         let changed = gloo_types::patched(object, patch);
         let object = self.stamp(changed.map_err(|_| StoreError::conflict::<K>(key))?);
-        let _before = self.objects.insert(id::<K>(key), object.clone());
-        #[cfg(feature = "testing")]
-        show(_before.as_ref(), &object);
+        let before = self.objects.insert(id::<K>(key), object.clone());
+        show(before.as_ref(), &object);
         self.wrote::<K>(key, Operation::Patch(patch.clone()));
         parse(object)
     }
@@ -379,6 +377,9 @@ fn show(before: Option<&Value>, after: &Value) {
         observer(before, after);
     }
 }
+
+#[cfg(not(feature = "testing"))]
+const fn show(_before: Option<&Value>, _after: &Value) {}
 
 fn id<K: Resource>(key: &ObjectKey) -> (&'static str, ObjectKey) {
     (K::KIND, key.clone())

@@ -1,10 +1,12 @@
 //! Random RouteTables with valid and invalid parts.
+#![expect(clippy::indexing_slicing, reason = "the indices come from the slices")]
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
 
 /// The table of a seed: a valid one with most parts of the API, and some changes.
-pub(crate) fn table(seed: u64) -> Value {
+#[must_use]
+pub fn table(seed: u64) -> Value {
     let rng = &mut Rng::with_seed(seed);
     let mut spec = spec(rng);
     for _ in 0..rng.usize(0..3) {
@@ -127,14 +129,9 @@ fn destination(rng: &mut Rng, name: &str, weight: Option<u32>) -> Value {
         1 => to["port"] = json!({"name": "http"}),
         2 => to["subset"] = json!({"version": "v1"}),
         _ => {
-            to["kind"] = json!(pick(
-                rng,
-                &[
-                    "VIRTUAL_DESTINATION",
-                    "VIRTUAL_DESTINATION",
-                    "EXTERNAL_SERVICE"
-                ]
-            ))
+            let service = "VIRTUAL_DESTINATION";
+            let kind = pick(rng, &[service, service, "EXTERNAL_SERVICE"]);
+            to["kind"] = json!(kind);
         }
     }
     to

@@ -1,7 +1,6 @@
 //! What we read of an object, in the form in which the judge says what it read.
 
 use anyhow::Result;
-use e2e_tests::Judgement;
 use gloo_types::{
     DestinationReference, DestinationSelector, HttpRequestMatcher, MirrorPolicyDoc,
     MirrorPolicySpec, ObjectReference, ObjectSelector, PolicyRouteSelector, PortSelector,
@@ -9,8 +8,13 @@ use gloo_types::{
 };
 use serde_json::{Value, json};
 
+use super::Judgement;
+
 /// What we read of a RouteTable or of a MirrorPolicy.
-pub(crate) fn of(object: &Value) -> Result<Value> {
+///
+/// # Errors
+/// Returns `Err` if we cannot read it.
+pub fn of(object: &Value) -> Result<Value> {
     let (spec, labels, annotations) = if object["kind"] == "MirrorPolicy" {
         let policy = MirrorPolicyDoc::from_value(object.clone())?;
         let annotations = policy.annotations().cloned();
@@ -34,7 +38,8 @@ pub(crate) fn of(object: &Value) -> Result<Value> {
 }
 
 /// The parts of a judgement that [`of`] has.
-pub(crate) fn of_gloo(judgement: &Judgement) -> Value {
+#[must_use]
+pub fn of_gloo(judgement: &Judgement) -> Value {
     let forward_to = json!({"destinations": null});
     let parts = json!({
         "defaultDestination": null,

@@ -139,7 +139,8 @@ impl Found<'_> {
         if kind.split(" or ").any(fits) {
             if let Some(text) = value.as_str().filter(|text| !is_known(text)) {
                 let known = kind.replace('|', ", ");
-                self.wrong(at, format!("{at} is {text:?}: use one of {known}"));
+                let text = text.escape_debug();
+                self.wrong(at, format!("{at} is \"{text}\": use one of {known}"));
             }
             return;
         }
