@@ -129,9 +129,9 @@ fn destination(rng: &mut Rng, name: &str, weight: Option<u32>) -> Value {
         1 => to["port"] = json!({"name": "http"}),
         2 => to["subset"] = json!({"version": "v1"}),
         _ => {
-            let service = "VIRTUAL_DESTINATION";
-            let kind = pick(rng, &[service, service, "EXTERNAL_SERVICE"]);
-            to["kind"] = json!(kind);
+            let virtual_one = "VIRTUAL_DESTINATION";
+            let kinds = [virtual_one, virtual_one, "EXTERNAL_SERVICE"];
+            to["kind"] = json!(pick(rng, &kinds));
         }
     }
     to
