@@ -49,11 +49,11 @@ pub fn of_gloo(judgement: &Judgement) -> Value {
         "applyToRoutes": null,
         "config": null,
     });
-    let metadata = &judgement.read["metadata"];
+    let part = |pointer| judgement.read.pointer(pointer).unwrap_or(&Value::Null);
     without_defaults(&json!({
-        "spec": only(&parts, &judgement.read["spec"]),
-        "labels": metadata["Labels"],
-        "annotations": metadata["Annotations"],
+        "spec": only(&parts, part("/spec")),
+        "labels": part("/metadata/Labels"),
+        "annotations": part("/metadata/Annotations"),
     }))
 }
 
