@@ -289,7 +289,7 @@ fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Val
 }
 
 /// Decodes structs from objects only. A derived `Deserialize` also accepts a list, with the fields in order; but in such a
-/// document the paths of edits would not exist. A field that is null counts as absent, as for the API server.
+/// document the paths of edits would not exist. As Go reads them, a field that is null counts as absent, and a text in a map as empty.
 #[derive(Clone, Copy)]
 struct Strict<'de>(&'de Value);
 
@@ -304,10 +304,8 @@ impl<'de> Deserializer<'de> for Strict<'de> {
                 items.end().map(|()| value)
             }
             Value::Object(fields) => {
-                let fields = fields
-                    .iter()
-                    .filter(|(_, value)| !value.is_null())
-                    .map(|(key, value)| (key.as_str(), Strict(value)));
+                let fields = fields.iter();
+                let fields = fields.map(|(key, value)| (key.as_str(), Strict(value)));
                 visitor.visit_map(MapDeserializer::new(fields))
             }
             scalar => scalar.deserialize_any(visitor),
@@ -332,6 +330,21 @@ impl<'de> Deserializer<'de> for Strict<'de> {
     ) -> Result<V::Value, serde_json::Error> {
         match self.0 {
             Value::Array(_) => Err(serde_json::Error::invalid_type(Unexpected::Seq, &visitor)),
+            Value::Object(fields) => {
+                let fields = fields.iter().filter(|(_, value)| !value.is_null());
+                let fields = fields.map(|(key, value)| (key.as_str(), Strict(value)));
+                visitor.visit_map(MapDeserializer::new(fields))
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Null => visitor.visit_str(""),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -354,7 +367,7 @@ impl<'de> Deserializer<'de> for Strict<'de> {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str bytes byte_buf unit
         unit_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
