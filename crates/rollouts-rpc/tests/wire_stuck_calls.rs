@@ -50,7 +50,7 @@ impl Release {
         match habit {
             Habit::BlocksAtTheEnd => {
                 let _blocks = BlocksWhenDropped(self);
-                pending().await
+                pending::<()>().await;
             }
             Habit::Sleeps | Habit::Spins | Habit::Blocks => self.take_the_thread(habit),
         }

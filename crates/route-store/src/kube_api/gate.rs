@@ -13,7 +13,6 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, Change, Pass, Verdict};
-use super::connect::KubeAccess;
 use crate::{Observer, Priority};
 
 /// The rate limit of one API server. Watches do not count.
@@ -66,18 +65,21 @@ pub(super) enum Rejection {
 }
 
 impl Gate {
-    /// A gate for an API server.
-    pub(super) fn new(access: &KubeAccess, observer: Arc<dyn Observer>) -> Self {
+    /// A gate for the API server `name`, whose requests have `timeout`.
+    pub(super) fn new(
+        name: String,
+        timeout: Duration,
+        limits: Option<RequestLimits>,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         Self {
-            name: access.to_string(),
-            patience: access.request_timeout.min(Duration::from_secs(1)),
+            name,
+            patience: timeout.min(Duration::from_secs(1)),
             breaker: Mutex::new(Guarded {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
             }),
-            budget: access
-                .limits
-                .map(|limits| Mutex::new(Budget::new(limits, Instant::now()))),
+            budget: limits.map(|limits| Mutex::new(Budget::new(limits, Instant::now()))),
             left: Notify::new(),
             observer,
         }
@@ -427,11 +429,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_request_lets_the_next_one_move_up() {
         let limits = RequestLimits { qps: 1.0, burst: 1 };
-        let access = KubeAccess {
-            limits: Some(limits),
-            ..KubeAccess::default()
-        };
-        let gate = Gate::new(&access, Arc::new(()));
+        let name = "the API server".to_owned();
+        let gate = Gate::new(name, Duration::from_secs(3), Some(limits), Arc::new(()));
         let begin = Instant::now();
         let end = begin + Duration::from_secs(60);
         assert!(gate.enter(Call, end).await.is_ok());
