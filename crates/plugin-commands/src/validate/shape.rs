@@ -80,7 +80,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Compares a value. The API server treats `null` as absent.
+    /// Compares a value. The API server treats `null` as absent, except in a list.
     fn walk(&mut self, shape: &Value, value: &Value, at: &str) {
         match (shape, value) {
             (_, Value::Null) => {}
@@ -102,7 +102,12 @@ impl Found<'_> {
             (Value::Array(shape), Value::Array(items)) => {
                 let shape = shape.first().unwrap_or(&Value::Null);
                 for (index, item) in items.iter().enumerate() {
-                    self.walk(shape, item, &format!("{at}[{index}]"));
+                    let at = format!("{at}[{index}]");
+                    match (item, shape) {
+                        (Value::Null, Value::Object(_)) => self.mistyped(&at, "an object", item),
+                        (Value::Null, Value::String(kind)) => self.scalar(kind, item, &at),
+                        _ => self.walk(shape, item, &at),
+                    }
                 }
             }
             (Value::Object(_), _) => self.mistyped(at, "an object", value),
@@ -290,6 +295,13 @@ mod tests {
             &[
                 "warning: unknown key spec.http[0].matcher, did you mean matchers?",
                 "warning: unknown key spec.http[0].forwardTo.destinations[0].wieght, did you mean weight?",
+            ],
+        );
+        check(
+            table(json!({"hosts": [null, "a"], "tls": [null], "weight": null})),
+            &[
+                "error: spec.hosts[0] must be a string, found null",
+                "error: spec.tls[0] must be an object, found null",
             ],
         );
         check(
