@@ -20,9 +20,9 @@ const ROUNDS: usize = 5;
 pub(crate) struct Args {
     /// Measure requests, times, CPU and memory with etcd and kube-apiserver, behind a proxy that counts requests.
     ///
-    /// Three parts: one Rollout of about 10 KB (a steady pass, a changed SetWeight, the same PATCH and a GET without the
-    /// plugin); ten workers on a fifth of the Rollouts; a new leader with all Rollouts, and its memory after further
-    /// lists. With the default sizes it takes about ten minutes for each plugin.
+    /// Five parts: one Rollout of about 10 KB (a steady pass, a changed SetWeight, the same PATCH and a GET without the
+    /// plugin); ten workers on a fifth of the Rollouts; these all get another weight at once, with and without `--qps`; a new
+    /// leader with all Rollouts, and its memory after further lists; drift. With the default sizes it takes about ten minutes for each plugin.
     #[arg(long)]
     cluster: bool,
     /// Only compare the smallest router in Rust with the smallest one in Go, both called by a host in Go.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Plugins to compare, alternating. Default: the release binary, which is built first.
     #[arg(value_name = "BINARY", requires = "cluster")]
     plugins: Vec<PathBuf>,
-    /// Number of Rollouts in the third part, ten for each RouteTable; at least 50.
+    /// Number of Rollouts of the new leader, ten for each RouteTable; at least 50.
     #[arg(long, value_name = "N", default_value_t = 10_000, requires = "cluster")]
     rollouts: usize,
     /// How often a plugin that watches has to list all objects again.

@@ -121,16 +121,16 @@ impl ApplicationSets {
         let resource = ApiResource::from_gvk_with_plural(&kind, "applicationsets");
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION: due.value}}}));
         let (set, params) = (due.application_set.as_str(), PatchParams::default());
-        let patched = async {
+        let patched: anyhow::Result<bool> = async {
             let client = self.store.client().await?.clone();
             let sets: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
             match sets.patch_metadata(set, &params, &patch).await {
-                Ok(_) => anyhow::Ok(true),
+                Ok(_) => Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
                 Err(error) => Err(ClientError::from(error).into()),
             }
-        };
-        let patched = patched.await;
+        }
+        .await;
         patched.with_context(|| format!("cannot patch ApplicationSet {namespace}/{set}"))
     }
 }

@@ -111,10 +111,8 @@ pub(super) enum End {
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
     let release = args.source.release(args.controller_release).await;
-    let mut update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
-    if let Some(rollback) = args.rollback {
-        update = update.going_back(rollback);
-    }
+    let update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
+    let update = update.going_back(args.rollback);
     let event = args.event();
     if let Some((step, _)) = event {
         update.require_step(step)?;

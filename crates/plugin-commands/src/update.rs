@@ -161,8 +161,11 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Returns the update to the version before the stable one.
-    pub(super) fn going_back(mut self, rollback: Rollback) -> Self {
+    /// Returns the update to the version before the stable one, if there is a rollback.
+    pub(super) fn going_back(mut self, rollback: Option<Rollback>) -> Self {
+        let Some(rollback) = rollback else {
+            return self;
+        };
         let window = self.api.pointer("/spec/rollbackWindow/revisions");
         self.skips_steps = window.and_then(Value::as_i64).is_some_and(|it| it > 0);
         // With dynamicStableScale, its Pods have ended with the promotion of the stable version.

@@ -445,10 +445,7 @@ impl<'a> Checked<'a> {
         store.put_rollout(subject.api.clone())?;
         let trial = Trial::new(&store, self.world.source.policy(), subject);
         let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
-        let mut update = Update::new(subject, release);
-        if let Some(rollback) = rollback {
-            update = update.going_back(rollback);
-        }
+        let update = Update::new(subject, release).going_back(rollback);
         let passes = update.passes(None);
         let report = run_update(&trial, &store, &passes).await?;
         let mut refused = None;

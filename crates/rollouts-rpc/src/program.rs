@@ -95,7 +95,7 @@ fn run<P: Plugin>(config: ServeConfig, plugin: P, env: &PluginEnv) -> Result<Shu
     let _entered = session.handle.enter();
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce_on_stdout)?;
-    // The controller waits for the handshake line, so the worker threads start after it.
+    // The controller waits for the handshake line, so the threads of the author's tasks start after it.
     let calls = Builder::new_multi_thread().enable_all().build();
     let calls = calls.map_err(ServeError::Runtime)?;
     let serving = serve_announced(config, calls.handle().clone(), signals, announced, plugin);

@@ -1,8 +1,8 @@
 //! Where the author's code runs: beside the session, so that it cannot stall it.
 //!
-//! A call begins in the thread of the session, because most calls are done in microseconds, and a switch to another thread and back
-//! costs as much as the rest of such a call. If it takes long, a watchdog lets the session go on in another thread. A call that
-//! has waited gets a thread that the session has left before.
+//! A call begins in a thread of the session, because most calls are done in microseconds, and a switch to another thread and back
+//! costs as much as the rest of such a call. If it takes long, a watchdog lets the session go on in another thread. When a call that
+//! waits is woken, the session leaves the thread to it first.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ const MAX_CALLS: usize = 400;
 /// A call that takes longer than this, and at most twice as long, does not delay the session any more.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// For so many times its patience the watchdog stays awake after a call: to wake it costs as much as a call.
+/// The watchdog sleeps when there was no call for so many times its patience. To wake it costs as much as a call.
 const ROUNDS: u32 = 50;
 
 /// Where the calls of a plugin run.

@@ -184,7 +184,7 @@ pub(crate) struct SessionRuntime {
 impl SessionRuntime {
     pub(crate) fn start() -> Result<Self, ServeError> {
         let mut runtime = Builder::new_multi_thread();
-        // The log of the caller is that of its thread, perhaps.
+        // The caller may have set its subscriber for its own thread only.
         let log = dispatcher::get_default(Dispatch::clone);
         runtime.on_thread_start(move || mem::forget(dispatcher::set_default(&log)));
         runtime

@@ -47,7 +47,7 @@ struct Guarded {
     reason: Arc<str>,
 }
 
-/// Why a request has no answer, for reasons of our own.
+/// Why a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Rejection {
     /// The breaker is open; the reason is the last failure.
@@ -59,9 +59,6 @@ pub(super) enum Rejection {
     /// Its permit was withdrawn before it was sent.
     #[error("not sent, because a later call replaces it")]
     Withdrawn,
-    /// Its time is over.
-    #[error("no answer in time")]
-    Late,
 }
 
 impl Gate {

@@ -40,6 +40,11 @@ pub(super) struct Refusal {
     pub(super) after: Option<Duration>,
 }
 
+/// The time of a request is over.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer in time")]
+pub(super) struct Late;
+
 /// See the [module](self).
 pub(super) struct GateLayer {
     pub(super) gate: Arc<Gate>,
@@ -132,7 +137,7 @@ impl Gate {
             Ok::<_, BoxError>((head, body.to_bytes()))
         };
         let Ok(answered) = timeout_at(asked.end, whole).await else {
-            return Err(Rejection::Late.into());
+            return Err(Late.into());
         };
         let (mut head, body) = match answered {
             Ok(answer) => answer,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::KubeRouteStore;
 use super::client_error::{Answered, ClientError};
 use super::gate::Rejection;
-use super::layer::{Asked, Refusal};
+use super::layer::{Asked, Late, Refusal};
 use crate::error::label;
 use crate::{RequestContext, StoreError};
 
@@ -150,12 +150,12 @@ impl KubeRouteStore {
         loop {
             let refused = match ask(client, call.until(end, request.clone())).await {
                 Ok(answer) => return Ok(answer),
-                Err(Refused::Rejected(Rejection::Late)) => return Err(late()),
+                Err(Unanswered::Late) => return Err(late()),
                 // The answer to the previous try says more than the gate.
-                Err(Refused::Rejected(rejection)) => {
+                Err(Unanswered::NotSent(rejection)) => {
                     return Err(last.unwrap_or_else(|| call.not_sent(rejection)));
                 }
-                Err(refused) => refused,
+                Err(Unanswered::Refused(refused)) => refused,
             };
             let left = end.saturating_duration_since(Instant::now());
             let pause = refused.failure().and_then(|failure| {
@@ -220,37 +220,42 @@ impl Call {
             Rejection::Breaker(reason) => StoreError::Failing { verb, what, reason },
             Rejection::Budget => StoreError::Throttled { verb, what },
             Rejection::Withdrawn => StoreError::Withdrawn { verb, what },
-            Rejection::Late => StoreError::CallEnded { verb, what },
         }
     }
 }
 
 /// Sends a request once.
-async fn ask(client: &Client, request: HttpRequest) -> Result<Bytes, Refused> {
+async fn ask(client: &Client, request: HttpRequest) -> Result<Bytes, Unanswered> {
     let response = client.send(request.map(Body::from)).await?;
     let (mut head, body) = response.into_parts();
     if let Some(refusal) = head.extensions.remove::<Refusal>() {
-        return Err(Refused::Answered(refusal));
+        return Err(Unanswered::Refused(Refused::Answered(refusal)));
     }
     Ok(body.collect().await?.to_bytes())
 }
 
 /// Why one try of a request has no result.
+enum Unanswered {
+    NotSent(Rejection),
+    Late,
+    Refused(Refused),
+}
+
+/// What a retry may mend.
 enum Refused {
-    /// The layer has not sent it, or has not waited longer.
-    Rejected(Rejection),
     Client(kube::Error),
     Answered(Refusal),
 }
 
-impl From<kube::Error> for Refused {
+impl From<kube::Error> for Unanswered {
     fn from(error: kube::Error) -> Self {
         match error {
+            kube::Error::Service(error) if error.is::<Late>() => Self::Late,
             kube::Error::Service(error) => match error.downcast() {
-                Ok(rejection) => Self::Rejected(*rejection),
-                Err(error) => Self::Client(kube::Error::Service(error)),
+                Ok(rejection) => Self::NotSent(*rejection),
+                Err(error) => Self::Refused(Refused::Client(kube::Error::Service(error))),
             },
-            error => Self::Client(error),
+            error => Self::Refused(Refused::Client(error)),
         }
     }
 }
@@ -263,13 +268,12 @@ impl Refused {
             Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
                 Some(Failure::Connection)
             }
-            Self::Client(_) | Self::Rejected(_) => None,
+            Self::Client(_) => None,
         }
     }
 
     fn into_error(self, call: &Call) -> StoreError {
         match self {
-            Self::Rejected(rejection) => call.not_sent(rejection),
             Self::Client(error) => call.failed(error),
             Self::Answered(refusal) => call.failed(kube::Error::Api(refusal.status)),
         }
