@@ -8,12 +8,12 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use dlmalloc::GlobalDlmalloc;
+use mimalloc::MiMalloc;
 use rollouts_rpc::RouterCall;
 use rollouts_rpc::testing::CallStream;
 
 #[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const TIMES: u32 = 5000;
 

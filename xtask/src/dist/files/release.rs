@@ -70,6 +70,8 @@ impl Release {
         );
         let command = command
             .env("RELEASE_VERSION", &self.version)
+            // C code can contain the day of its build, also of an earlier one that cargo has kept.
+            .env("SOURCE_DATE_EPOCH", "0")
             .env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\x1f"));
         Ok((
             command,
