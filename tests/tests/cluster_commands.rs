@@ -318,7 +318,7 @@ async fn doctor_reports_what_is_missing(cluster: &Cluster) -> Result<()> {
     complete.check(
         0,
         &[
-            "v1.34.1",
+            "v1.37.2",
             "routetables of networking.gloo.solo.io/v2",
             "sha256",
             permitted,

@@ -22,6 +22,8 @@ const RE2: &str = "tests/go/re2";
 const ARGO_CD: &str = "tests/go/argocd";
 /// The module that judges objects by the protos of Gloo's vendor.
 const GLOO: &str = "tests/go/gloo";
+/// The module that pins the API server of the tests, the newest.
+const KUBERNETES: &str = "tests/go/kubernetes";
 /// The module that pins the Helm that renders the generator's chart.
 const HELM: &str = "tests/go/helm";
 /// The module that pins the Prometheus that checks alerts, dashboard and queries.
@@ -50,15 +52,20 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
     let bin = bin(sh);
+    let api_server = api_server_flags(&sh.read_file(Path::new(KUBERNETES).join("go.mod"))?)?;
+    let api_server = cmd!(
+        sh,
+        "go -C {KUBERNETES} build -ldflags {api_server} -o {bin}/kube-apiserver {API_SERVER}"
+    );
+    go(sh, api_server).run()?;
     let build = |go_mod: &str, output: &str, package: &str| {
-        let flags = linker_flags(&sh.read_file(Path::new(MODULE).join(go_mod))?)?;
+        let flags = controller_flags(&sh.read_file(Path::new(MODULE).join(go_mod))?)?;
         let build = cmd!(
             sh,
             "go -C {MODULE} build -modfile={go_mod} -ldflags {flags} -o {bin}/{output} {package}"
         );
         anyhow::Ok(go(sh, build).run()?)
     };
-    build("go.mod", "kube-apiserver", API_SERVER)?;
     build("go.mod", "etcd", ETCD)?;
     build("go.mod", "kustomize", KUSTOMIZE)?;
     build("go.mod", "go-plugin", "./plugin")?;
@@ -304,36 +311,44 @@ fn bin(sh: &Shell) -> PathBuf {
     target_dir(sh).join("go/bin")
 }
 
-/// Runs Go with a cache in cargo's target directory, so that CI caches both together.
+/// Runs Go with a cache in cargo's target directory, so that CI caches both together, and with the version of Go that the module
+/// needs.
 pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
     command
+        .env("GOTOOLCHAIN", "auto")
         .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")
 }
 
-/// Linker flags that strip the programs and set the versions that they report.
-fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
-    let version = |module: &str| {
-        let mut requirements = go_mod
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(module));
-        let version = requirements.find_map(|rest| rest.strip_prefix(" v")?.split(' ').next());
-        version.with_context(|| format!("go.mod does not require {module}"))
-    };
-    let kubernetes = version("k8s.io/kubernetes")?;
-    let mut parts = kubernetes.split('.');
-    let (major, minor) = (
-        parts.next().unwrap_or_default(),
-        parts.next().unwrap_or_default(),
-    );
-    let rollouts = version("github.com/argoproj/argo-rollouts")?;
+/// Linker flags that strip an API server, and set the version that it reports.
+fn api_server_flags(go_mod: &str) -> anyhow::Result<String> {
+    let version = required(go_mod, "k8s.io/kubernetes")?;
+    let mut parts = version.split('.');
+    let mut part = || parts.next().unwrap_or_default();
+    let (major, minor) = (part(), part());
     Ok(format!(
         "{STRIPPED} \
-         -X k8s.io/component-base/version.gitVersion=v{kubernetes} \
+         -X k8s.io/component-base/version.gitVersion=v{version} \
          -X k8s.io/component-base/version.gitMajor={major} \
-         -X k8s.io/component-base/version.gitMinor={minor} \
-         -X github.com/argoproj/argo-rollouts/utils/version.version={rollouts}"
+         -X k8s.io/component-base/version.gitMinor={minor}"
     ))
+}
+
+/// Linker flags that strip a controller, and set the version that it reports.
+fn controller_flags(go_mod: &str) -> anyhow::Result<String> {
+    let version = required(go_mod, "github.com/argoproj/argo-rollouts")?;
+    Ok(format!(
+        "{STRIPPED} -X github.com/argoproj/argo-rollouts/utils/version.version={version}"
+    ))
+}
+
+/// The version of a module that `go.mod` requires, without `v`.
+fn required<'m>(go_mod: &'m str, module: &str) -> anyhow::Result<&'m str> {
+    let mut words = go_mod.split_whitespace();
+    words
+        .find(|word| *word == module)
+        .and_then(|_| words.next()?.strip_prefix('v'))
+        .with_context(|| format!("go.mod does not require {module}"))
 }
 
 #[cfg(test)]
@@ -342,16 +357,13 @@ mod tests {
 
     #[test]
     fn programs_report_the_versions_of_their_modules() {
-        let go_mod = "require (\n\tgithub.com/argoproj/argo-rollouts v1.9.1\n\tk8s.io/kubernetes v1.34.1 // indirect\n)\n";
-        let flags = linker_flags(go_mod).unwrap();
-        for flag in [
-            "gitVersion=v1.34.1 ",
-            "gitMajor=1 ",
-            "gitMinor=34 ",
-            "version.version=1.9.1",
-        ] {
+        let go_mod = "require k8s.io/kubernetes v1.37.2\n\nrequire (\n\tgithub.com/argoproj/argo-rollouts v1.9.3 // why\n)\n";
+        let flags = api_server_flags(go_mod).unwrap();
+        for flag in ["gitVersion=v1.37.2 ", "gitMajor=1 ", "gitMinor=37"] {
             assert!(flags.contains(flag), "{flag}: {flags}");
         }
-        assert!(linker_flags("require k8s.io/kubernetes v1.34.1").is_err());
+        let flags = controller_flags(go_mod).unwrap();
+        assert!(flags.ends_with("version.version=1.9.3"), "{flags}");
+        assert!(controller_flags("require k8s.io/kubernetes v1.37.2").is_err());
     }
 }

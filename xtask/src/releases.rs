@@ -16,9 +16,9 @@ pub(crate) const RELEASES: &[Release] = &[
     Release::always("1.5.1", "versions/1.5.1.mod", "before_1_8"),
     Release::in_matrix("1.6.6", "versions/1.6.6.mod", "before_1_8"),
     Release::in_matrix("1.7.2", "versions/1.7.2.mod", "before_1_8"),
-    Release::in_matrix("1.8.4", "versions/1.8.4.mod", ""),
-    Release::always("1.9.1", "go.mod", ""),
-    Release::always("1.10.1", "versions/1.10.1.mod", ""),
+    Release::in_matrix("1.8.5", "versions/1.8.5.mod", ""),
+    Release::always("1.9.3", "go.mod", ""),
+    Release::always("1.10.2", "versions/1.10.2.mod", ""),
 ];
 
 impl Release {

@@ -69,10 +69,10 @@ macro_rules! recordings {
 #[must_use]
 pub fn recordings(kind: PluginKind) -> &'static [Recording] {
     match kind {
-        PluginKind::TrafficRouter => recordings!("router": "1.5.1", "1.10.1"),
-        PluginKind::MetricProvider => recordings!("metric": "1.5.1", "1.10.1"),
+        PluginKind::TrafficRouter => recordings!("router": "1.5.1", "1.10.2"),
+        PluginKind::MetricProvider => recordings!("metric": "1.5.1", "1.10.2"),
         // 1.5.1 has no step plugins.
-        PluginKind::Step => recordings!("step": "1.10.1"),
+        PluginKind::Step => recordings!("step": "1.10.2"),
     }
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // The release whose types `validate` knows.
-const shapesOf = "1.10.1"
+const shapesOf = "1.10.2"
 
 // module returns the directory of the controller's module, whose name ends with the release.
 func module() string {

@@ -248,8 +248,8 @@ impl Release {
     pub const fn version(self) -> &'static str {
         match self {
             Self::V1_5 => "1.5.1",
-            Self::V1_9 => "1.9.1",
-            Self::V1_10 => "1.10.1",
+            Self::V1_9 => "1.9.3",
+            Self::V1_10 => "1.10.2",
             Self::Other(version) => version,
         }
     }
@@ -270,6 +270,7 @@ impl Release {
             .arg(format!("-modfile={}", self.go_mod()))
             .arg("github.com/argoproj/argo-rollouts")
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("go/rollouts"))
+            .env("GOTOOLCHAIN", "auto")
             .output()
             .context("cannot run go")?;
         ensure!(

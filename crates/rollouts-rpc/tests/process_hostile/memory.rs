@@ -105,7 +105,7 @@ fn report(plugin: &Process, what: &str) {
 
 #[tokio::test]
 async fn of_a_released_controllers_calls() {
-    let recorded = include_bytes!("../data/router-1.10.1.gob");
+    let recorded = include_bytes!("../data/router-1.10.2.gob");
     let mut greedy = Greedy::start("minimal_router").await;
     greedy.send(7, recorded).await;
     greedy.check("what a controller sends").await;
