@@ -547,21 +547,21 @@ async fn simulate_plays_what_the_controllers_call() -> Result<()> {
                 cluster.register_and_start(release, setup).await?;
             }
             let cases: Vec<Case> = (first..first + count).map(Case::random).collect();
-            let mut different = Vec::new();
+            let (mut compared_calls, mut different) = (0, Vec::new());
             for cases in cases.chunks(AT_ONCE) {
                 let started = Instant::now();
                 let compared = cases
                     .iter()
                     .map(|case| compare(cluster, &records, directory.path(), case));
-                let compared = join_all(compared).await;
+                for compared in join_all(compared).await {
+                    match compared {
+                        Ok(calls) => compared_calls += calls,
+                        Err(difference) => different.push(format!("{difference:#}")),
+                    }
+                }
                 eprintln!("{} Rollouts in {:?}", cases.len(), started.elapsed());
-                different.extend(
-                    compared
-                        .into_iter()
-                        .filter_map(Result::err)
-                        .map(|it| format!("{it:#}")),
-                );
             }
+            eprintln!("{count} Rollouts, {compared_calls} calls");
             ensure!(
                 different.is_empty(),
                 "{} differ:\n{}",
@@ -573,13 +573,14 @@ async fn simulate_plays_what_the_controllers_call() -> Result<()> {
         .await
 }
 
+/// Returns the number of calls that were the same.
 #[expect(clippy::print_stderr, reason = "output of a test program")]
 async fn compare(
     cluster: &Cluster,
     records: &[std::path::PathBuf],
     directory: &Path,
     case: &Case,
-) -> Result<()> {
+) -> Result<usize> {
     let controller = &cluster.controllers()[case.release];
     let steps = &case.spec["strategy"]["canary"]["steps"];
     let about = || {
@@ -614,10 +615,11 @@ async fn compare(
         // A fault of the controller: see `services_named` of the stand-in kubelet.
         Err(error) if format!("{error:#}").contains("no names of its Services") => {
             eprintln!("seed {} is not compared: {error:#}", case.seed);
-            return Ok(());
+            return Ok(0);
         }
         played => played.with_context(about)?,
     };
+    let calls = played.iter().map(|pass| pass.calls.len()).sum();
     // The first revision comes before.
     let rest = expected.passes.first().cloned();
     let is_rest = |pass: &&Pass| rest.as_ref() == Some(*pass);
@@ -639,5 +641,5 @@ async fn compare(
             played.join("\n  ")
         );
     }
-    Ok(())
+    Ok(calls)
 }
