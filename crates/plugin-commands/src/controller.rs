@@ -15,6 +15,8 @@ use rollouts_rpc::Rollout;
 use rollouts_rpc::rollout::RolloutStatus;
 use serde_json::Value;
 
+use super::node::Node;
+
 /// The releases in which `abortScaleDownDelaySeconds` and `dynamicStableScale` together stall an abort (argo-rollouts#4898).
 ///
 /// The controller gives the Pods of an aborted version their deadline once all stable Pods are available. Since 1.9.0 it lowers
@@ -50,19 +52,14 @@ impl FromStr for ControllerRelease {
 
     /// Parses `1.10.2`, `v1.10.2`, `1.10`, and the tags of vendors: `v1.10.2-3`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || "not a release of Argo Rollouts, such as 1.10.2".to_owned();
         let release = text.strip_prefix('v').unwrap_or(text);
         let release = release.split(['-', '+']).next().unwrap_or(release);
-        let mut parts = release.split('.').map(str::parse);
-        let mut next = || parts.next().transpose().map_err(|_| error());
-        let (major, minor, patch) = (next()?, next()?, next()?);
-        let (Some(major), Some(minor)) = (major, minor) else {
-            return Err(error());
+        let numbers: Result<Vec<u32>, _> = release.split('.').map(str::parse).collect();
+        let release = match numbers.as_deref() {
+            Ok([major, minor]) => Self([*major, *minor, 0]),
+            Ok([major, minor, patch]) => Self([*major, *minor, *patch]),
+            _ => return Err("not a release of Argo Rollouts, such as 1.10.2".to_owned()),
         };
-        if parts.next().is_some() {
-            return Err(error());
-        }
-        let release = Self([major, minor, patch.unwrap_or_default()]);
         match release < Self::OLDEST {
             true => Err(format!(
                 "controller {release} cannot load the plugin: it needs {} or later",
@@ -129,20 +126,21 @@ pub(super) async fn deployed(client: &Client, namespace: &str) -> Result<Option<
     let deployments: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = deployments.list(&ListParams::default()).await?;
-    let containers = listed.items.iter().filter_map(|it| {
-        let pod = it.data.pointer("/spec/template/spec")?;
-        pod.get("containers")?.as_array()
-    });
-    let mut controllers = containers.flatten().filter_map(|container| {
-        let image = container.get("image")?.as_str()?;
-        // The image has this name in every registry; `kubectl-argo-rollouts` is the dashboard.
-        let name = image.rsplit('/').next().unwrap_or_default();
-        name.starts_with("argo-rollouts").then(|| Deployed {
-            image: image.to_owned(),
-            only: only_namespace(container, namespace),
-        })
-    });
-    Ok(controllers.next())
+    for deployment in &listed.items {
+        let pod = Node::root(&deployment.data).get("spec.template.spec");
+        for container in pod.get("containers").items() {
+            let image = container.get("image").text();
+            // The image has this name in every registry; `kubectl-argo-rollouts` is the dashboard.
+            let name = image.rsplit('/').next().unwrap_or_default();
+            if name.starts_with("argo-rollouts") {
+                return Ok(Some(Deployed {
+                    image: image.to_owned(),
+                    only: only_namespace(container.value, namespace),
+                }));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the namespace to which the flags of a controller's container restrict it. By default it is the controller's own.
@@ -164,21 +162,20 @@ fn only_namespace(container: &Value, own: &str) -> Option<String> {
 /// Returns what to change in a Rollout with `dynamicStableScale`, so that its aborts end and lose as few requests as possible.
 /// `release` is that of its controller, if it is known.
 pub(super) fn abort_advice(release: Option<ControllerRelease>, rollout: &Value) -> Option<String> {
-    let canary = rollout.pointer("/spec/strategy/canary")?;
-    canary
-        .get("dynamicStableScale")?
-        .as_bool()
-        .filter(|it| *it)?;
+    let canary = Node::root(rollout).get("spec.strategy.canary");
+    if !canary.get("dynamicStableScale").is_true() {
+        return None;
+    }
     // With 0 the controller scales by the weight, as without the setting.
-    let delay = canary.get(ABORT_DELAY).and_then(Value::as_i64);
+    let delay = canary.get(ABORT_DELAY).number();
     let is_set = delay.is_some_and(|it| it != 0);
     let stalls = format!(
         "with abortScaleDownDelaySeconds, controllers {} to {} never end an abort past the lowest setWeight (argo-rollouts#4898)",
         ABORTS_STALL.start(),
         ABORTS_STALL.end(),
     );
-    let delay = release.map(|it| (it, it.abort_delay()));
-    match (delay, is_set) {
+    let release = release.map(|it| (it, it.abort_delay()));
+    match (release, is_set) {
         (Some((_, AbortDelay::Needed)), false) => Some(
             "set abortScaleDownDelaySeconds to more than 0, without which requests fail in an abort, because the canary's Pods end at once"
                 .to_owned(),
@@ -201,50 +198,34 @@ pub(super) fn abort_advice(release: Option<ControllerRelease>, rollout: &Value) 
     }
 }
 
-/// Returns the Service to prepare before the next update of a Rollout with the given live status, if its selector is not right yet.
+/// Says how to prepare a Service before the next update of a Rollout with the given live status, if its selector is not right yet.
 pub(super) async fn unprepared_pong(
     client: &Client,
     rollout: &Rollout,
     status: &RolloutStatus,
-) -> Option<Pong> {
-    let pong = new_pong(rollout, status)?;
+) -> Option<String> {
+    let (name, hash) = new_pong(rollout, status)?;
     let resource = ApiResource::erase::<Service>(&());
     let namespace = &rollout.metadata.namespace;
     let services: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let service = services.get(&pong.service).await;
-    let selector = format!("/spec/selector/{HASH_LABEL}");
-    let hash = |it: &DynamicObject| it.data.pointer(&selector)?.as_str().map(str::to_owned);
-    let is_prepared = service.is_ok_and(|it| hash(&it) == Some(pong.hash.clone()));
-    (!is_prepared).then_some(pong)
+    let service = services.get(name).await.ok();
+    let selected = service.as_ref().and_then(|it| {
+        let selector = it.data.pointer("/spec/selector")?;
+        selector.get(HASH_LABEL)?.as_str()
+    });
+    (selected != Some(hash)).then(|| format!(
+        "pingPong is new for this Rollout: its next update takes Service {name} for stable, but the controller does not make it select only stable Pods (argo-rollouts#5006): add {HASH_LABEL}: {hash} to its selector first"
+    ))
 }
 
-/// Returns the `pongService` of a Rollout for which ping-pong was switched on, and which has promoted no version since. The
-/// controller takes this Service for stable, but lets it select only stable Pods after the next promotion (argo-rollouts#5006).
-fn new_pong(rollout: &Rollout, status: &RolloutStatus) -> Option<Pong> {
+/// Returns the `pongService` and the stable hash of a Rollout for which ping-pong was switched on, and which has promoted no version
+/// since. The controller takes this Service for stable, but lets it select only stable Pods after the next promotion (argo-rollouts#5006).
+fn new_pong<'a>(rollout: &'a Rollout, status: &'a RolloutStatus) -> Option<(&'a str, &'a str)> {
     let is_existing = !status.stable_rs.is_empty();
     let has_promoted = !status.canary.stable_ping_pong.is_empty();
     let services = rollout.canary()?.services(status);
-    (rollout.is_ping_pong() && is_existing && !has_promoted).then(|| Pong {
-        service: services.stable.to_owned(),
-        hash: status.stable_rs.clone(),
-    })
-}
-
-/// A `pongService` and the Pod template hash of the stable version.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Pong {
-    service: String,
-    hash: String,
-}
-
-impl fmt::Display for Pong {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, hash } = self;
-        write!(
-            formatter,
-            "pingPong is new for this Rollout: its next update takes Service {service} for stable, but the controller does not make it select only stable Pods (argo-rollouts#5006): add {HASH_LABEL}: {hash} to its selector first"
-        )
-    }
+    (rollout.is_ping_pong() && is_existing && !has_promoted)
+        .then_some((services.stable, &status.stable_rs))
 }
 
 #[cfg(test)]
@@ -382,7 +363,8 @@ mod tests {
         let check = |canary: Value, status: Value| {
             let rollout = json!({"spec": {"strategy": {"canary": canary}}, "status": status});
             let rollout: Rollout = serde_json::from_value(rollout).unwrap();
-            new_pong(&rollout, &rollout.status).map(|pong| (pong.service, pong.hash))
+            let pong = new_pong(&rollout, &rollout.status);
+            pong.map(|(service, hash)| (service.to_owned(), hash.to_owned()))
         };
         let pair = json!({"pingPong": {"pingService": "ping", "pongService": "pong"}});
         let existing = json!({"stableRS": "5d4f"});

@@ -226,19 +226,12 @@ const MIRROR_POLICIES: Needed = Needed {
 };
 
 async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Needed) -> bool {
-    let Needed {
-        subject,
-        group_version,
-        plural,
-        remedy,
-    } = needed;
-    let name = format!("{plural} of {group_version}");
-    let finding = match client.list_api_group_resources(group_version).await {
-        Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {
-            Finding::ok(subject, name)
-        }
+    let (subject, plural) = (needed.subject, needed.plural);
+    let name = format!("{plural} of {}", needed.group_version);
+    let finding = match client.list_api_group_resources(needed.group_version).await {
+        Ok(list) if list.resources.iter().any(|it| it.name == plural) => Finding::ok(subject, name),
         Err(error) if !is_absent(&error) => unreadable(subject, &name, error),
-        _ => Finding::problem(subject, format!("no {name}: {remedy}")),
+        _ => Finding::problem(subject, format!("no {name}: {}", needed.remedy)),
     };
     let is_there = finding.verdict != Verdict::Problem;
     findings.push(finding);
@@ -277,7 +270,7 @@ async fn advice(
         let status = &subject.rollout.status;
         let pong = controller::unprepared_pong(client, &subject.rollout, status).await;
         let advice = controller::abort_advice(release, &subject.api).into_iter();
-        for advice in advice.chain(pong.map(|pong| pong.to_string())) {
+        for advice in advice.chain(pong) {
             let message = format!("Rollout {}: {advice}", subject.key);
             findings.push(Finding::warning("Rollouts", message));
         }
@@ -321,7 +314,7 @@ async fn subjects(
     };
     let mut subjects = Vec::new();
     for rollout in rollouts {
-        match Subject::new(rollout.raw().clone()) {
+        match Subject::new(rollout.into_raw()) {
             Ok(subject) => subjects.push(subject),
             Err(error) => findings.push(Finding::problem(SUBJECT, error_chain(&error))),
         }
@@ -418,18 +411,14 @@ fn unreadable(subject: &'static str, what: &str, error: Error) -> Finding {
 
 fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
-    for Finding {
-        subject,
-        verdict,
-        message,
-    } in findings
-    {
-        let (style, word) = match verdict {
+    for finding in findings {
+        let (style, word) = match finding.verdict {
             Verdict::Ok => (GREEN, "ok"),
             Verdict::Warning => (YELLOW, "warning"),
             Verdict::Problem => (RED, "problem"),
         };
-        let subject = styled(BOLD, &format!("{subject:14}"));
+        let subject = styled(BOLD, &format!("{:14}", finding.subject));
+        let message = &finding.message;
         text += &format!("{style}{word:7}{style:#}  {subject}  {message}\n");
     }
     text

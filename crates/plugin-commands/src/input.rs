@@ -8,10 +8,13 @@ use std::{fmt, fs};
 use gloo_types::{ObjectKey, WrongType};
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_line;
-use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use route_store::RolloutDoc;
+use serde::{Deserialize, Serialize};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Location, MessageFormatter as _, Spanned, UserMessageFormatter};
+
+use super::without_os_number;
 
 /// One object of a file.
 #[derive(Clone, Debug)]
@@ -39,11 +42,12 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    pub(super) fn new(file: String, place: Option<Place>) -> Self {
+    pub(super) fn new(file: String, place: Option<Location>) -> Self {
+        let place = place.filter(|it| it.line() > 0);
         Self {
             file,
-            line: place.map(|it| it.line),
-            column: place.map(|it| it.column),
+            line: place.map(|it| it.line()),
+            column: place.map(|it| it.column()),
         }
     }
 }
@@ -67,20 +71,15 @@ impl Manifest {
         }
     }
 
-    /// Creates the manifest of an object of the cluster. Items of a list come without `kind`.
-    pub(super) fn live(kind: &str, mut value: Value) -> Self {
-        let text = |pointer| {
-            value
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let key = ObjectKey::new(text("/metadata/namespace"), text("/metadata/name"));
+    /// Creates the manifest of a Rollout of the cluster. Items of a list come without `kind`.
+    pub(super) fn live(rollout: RolloutDoc) -> Self {
+        let file = format!("cluster Rollout {}", rollout.key());
+        let mut value = rollout.into_raw();
         if let Some(fields) = value.as_object_mut() {
-            fields.insert("kind".to_owned(), kind.into());
+            fields.insert("kind".to_owned(), "Rollout".into());
         }
         Self {
-            file: format!("cluster {kind} {key}"),
+            file,
             value,
             located: None,
         }
@@ -94,6 +93,13 @@ impl Manifest {
             .unwrap_or_default()
     }
 
+    /// Returns namespace and name; `None` if it has no name.
+    pub(super) fn key(&self) -> Option<ObjectKey> {
+        let text = |pointer| self.value.pointer(pointer).and_then(Value::as_str);
+        let namespace = text("/metadata/namespace").unwrap_or_default();
+        Some(ObjectKey::new(namespace, text("/metadata/name")?))
+    }
+
     /// Returns why this object cannot be read, with the position of the value at the dotted path `at`.
     pub(super) fn unreadable(&self, at: &str, error: &dyn Error) -> Unreadable {
         Unreadable {
@@ -104,7 +110,7 @@ impl Manifest {
 
     /// Returns the position of a value.
     pub(super) fn spot(&self, at: &Pointer) -> Spot {
-        let place = self.located.as_ref().and_then(|it| it.place(at));
+        let place = self.located.as_ref().map(|it| it.place(at));
         Spot::new(self.file.clone(), place)
     }
 }
@@ -166,12 +172,15 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     } else {
         fs::read_to_string(path)
     };
-    let text =
-        text.map_err(|error| failed(None, format!("cannot be read: {}", reason_of(&error))))?;
-    let documents: Vec<Located> = serde_saphyr::from_multiple(&text).map_err(|error| {
-        let place = error.location().and_then(Place::of);
-        failed(place, wrong_yaml(&error))
+    let text = text.map_err(|error| {
+        let reason = match error.kind() {
+            io::ErrorKind::InvalidData => "it is not text in UTF-8".to_owned(),
+            _ => without_os_number(&error.to_string()),
+        };
+        failed(None, format!("cannot be read: {reason}"))
     })?;
+    let documents: Vec<Located> = serde_saphyr::from_multiple(&text)
+        .map_err(|error| failed(error.location(), wrong_yaml(&error)))?;
     let mut manifests = Vec::new();
     for document in &documents {
         let manifest = Manifest::new(&file, document);
@@ -184,20 +193,6 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
         }
     }
     Ok(manifests)
-}
-
-/// Says why a file cannot be read, without the number that the operating system gives the error.
-fn reason_of(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::InvalidData => "it is not text in UTF-8".to_owned(),
-        _ => {
-            let text = error.to_string();
-            text.split(" (os error")
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        }
-    }
 }
 
 /// Says why a text is not YAML that can be read, without its position.
@@ -218,7 +213,8 @@ pub(super) fn wrong_yaml(error: &serde_saphyr::Error) -> String {
 }
 
 /// A value of a YAML document with its position.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
 pub(super) struct Located(Spanned<Content>);
 
 #[derive(Clone, Debug)]
@@ -226,13 +222,6 @@ enum Content {
     Scalar(Value),
     List(Vec<Located>),
     Map(Vec<(Spanned<String>, Located)>),
-}
-
-/// A line and a column, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) line: u64,
-    pub(super) column: u64,
 }
 
 impl Located {
@@ -261,9 +250,9 @@ impl Located {
     }
 
     /// Returns the position of a value, or of the nearest existing parent. For a field it is the position of its key.
-    pub(super) fn place(&self, at: &Pointer) -> Option<Place> {
+    pub(super) fn place(&self, at: &Pointer) -> Location {
         let mut here = self;
-        let mut place = Place::of(self.0.referenced);
+        let mut place = self.0.referenced;
         for token in at {
             let key = token.decoded();
             let next = match &here.0.value {
@@ -280,17 +269,12 @@ impl Located {
             let Some((location, value)) = next else {
                 break;
             };
-            place = Place::of(location).or(place);
+            if location.line() > 0 {
+                place = location;
+            }
             here = value;
         }
         place
-    }
-}
-
-impl Place {
-    pub(super) fn of(location: Location) -> Option<Self> {
-        let (line, column) = (location.line(), location.column());
-        (line > 0).then_some(Self { line, column })
     }
 }
 
@@ -300,17 +284,6 @@ pub(super) fn path(text: &str) -> PointerBuf {
         .split(['.', '['])
         .map(|token| token.trim_end_matches(']'));
     PointerBuf::from_tokens(tokens.filter(|token| !token.is_empty()))
-}
-
-/// Returns the value at a dotted path.
-pub(super) fn value_at<'v>(value: &'v Value, at: &str) -> Option<&'v Value> {
-    path(at).resolve(value).ok()
-}
-
-impl<'de> Deserialize<'de> for Located {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Spanned::deserialize(deserializer).map(Self)
-    }
 }
 
 impl<'de> Deserialize<'de> for Content {
@@ -330,14 +303,6 @@ impl<'de> Visitor<'de> for AnyContent {
 
     fn visit_unit<E>(self) -> Result<Content, E> {
         Ok(Content::Scalar(Value::Null))
-    }
-
-    fn visit_none<E>(self) -> Result<Content, E> {
-        Ok(Content::Scalar(Value::Null))
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
-        Content::deserialize(deserializer)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
@@ -369,9 +334,9 @@ impl<'de> Visitor<'de> for AnyContent {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Content, A::Error> {
-        let mut map: Vec<(Spanned<String>, Located)> = Vec::new();
-        while let Some((key, value)) = fields.next_entry::<Spanned<String>, Located>()? {
-            map.push((key, value));
+        let mut map = Vec::new();
+        while let Some(field) = fields.next_entry()? {
+            map.push(field);
         }
         Ok(Content::Map(map))
     }
@@ -393,8 +358,8 @@ spec:
     #[track_caller]
     fn check(at: &str, expect: (u64, u64)) {
         let located: Located = serde_saphyr::from_str(TEXT).unwrap();
-        let place = located.place(&path(at)).unwrap();
-        assert_eq!((place.line, place.column), expect, "{at}");
+        let place = located.place(&path(at));
+        assert_eq!((place.line(), place.column()), expect, "{at}");
     }
 
     #[test]

@@ -4,21 +4,13 @@
 //! them with the tested releases. Of a Pod template only what the plugin's users may get wrong is checked here, not every rule of
 //! Kubernetes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gloo_types::{LabelRequirement, is_label_key, is_label_value};
 use serde_json::Value;
 
 use crate::controller::ControllerRelease;
-
-/// A rule that a Rollout breaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// Dotted path of the value.
-    pub(crate) path: String,
-    /// The rule and the remedy.
-    pub(crate) text: String,
-}
+use crate::node::{Node, Refusal};
 
 /// Releases from which on the controller accepts something with a plugin.
 mod since {
@@ -34,7 +26,6 @@ mod since {
     pub(super) const PING_PONG: ControllerRelease = ControllerRelease::new(1, 10, 0);
 }
 
-const CANARY: &str = "spec.strategy.canary";
 /// The kinds of steps of which a step may have only one.
 const EXCLUSIVE: [&str; 4] = ["setWeight", "pause", "experiment", "analysis"];
 /// All kinds of steps. Each may be the only one.
@@ -53,491 +44,372 @@ const NEED_SERVICES: [&str; 6] = ["smi", "apisix", "ambassador", "nginx", "appMe
 
 /// Returns what the controller refuses in the canary strategy.
 pub(crate) fn of_strategy(rollout: &Value, release: ControllerRelease) -> Vec<Refusal> {
-    let mut found = Found::default();
-    let strategy = field(rollout, "spec").and_then(|spec| field(spec, "strategy"));
-    let Some(canary) = strategy.and_then(|it| field(it, "canary")) else {
-        return found.0;
-    };
-    if strategy.is_some_and(|it| field(it, "blueGreen").is_some()) {
-        found.refuse(
-            "spec.strategy.blueGreen",
-            "a Rollout has one strategy: remove blueGreen or canary",
-        );
+    let strategy = Node::root(rollout).get("spec.strategy");
+    let canary = strategy.get("canary");
+    if !canary.is_set() {
+        return Vec::new();
     }
-    let routing = field(canary, "trafficRouting");
-    let has_router = |name: &str| routing.is_some_and(|it| field(it, name).is_some());
-    found.pods_at_a_time(canary);
-    found.services(canary, &has_router, release);
-    found.scaling(canary, routing.is_some());
-    let context = Context {
-        routing,
-        has_router: &has_router,
+    let mut rules = Rules {
+        routing: canary.get("trafficRouting"),
         release,
-        max: max_weight(routing, release),
+        found: Vec::new(),
     };
-    let steps = field(canary, "steps").and_then(Value::as_array);
-    for (index, step) in steps.into_iter().flatten().enumerate() {
-        found.step(&format!("{CANARY}.steps[{index}]"), step, &context);
+    if strategy.has("blueGreen") {
+        let text = "a Rollout has one strategy: remove blueGreen or canary";
+        rules.refuse(&strategy.get("blueGreen"), text);
     }
-    found.anti_affinity(canary);
-    found.0
+    let surge = canary.get("maxSurge");
+    if count_or_percent(&surge) == 0 && count_or_percent(&canary.get("maxUnavailable")) == 0 {
+        let text = "maxSurge and maxUnavailable are both 0: set one of them to more";
+        rules.refuse(&surge, text);
+    }
+    rules.services(&canary);
+    let delay = canary.get("scaleDownDelaySeconds");
+    if rules.routing.is_set() && canary.get("dynamicStableScale").is_true() && delay.is_set() {
+        let text =
+            "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
+        rules.refuse(&delay, text);
+    }
+    for step in canary.get("steps").items() {
+        rules.step(&step);
+    }
+    rules.anti_affinity(&canary.get("antiAffinity"));
+    rules.found
 }
 
 /// Returns what the controller refuses outside of the strategy: the selector, the Pod template and numbers.
 pub(crate) fn of_pods(rollout: &Value) -> Vec<Refusal> {
-    let mut found = Found::default();
-    let spec = field(rollout, "spec").unwrap_or(&Value::Null);
+    let mut found = Vec::new();
+    let spec = Node::root(rollout).get("spec");
     for key in [
         "replicas",
         "minReadySeconds",
         "revisionHistoryLimit",
         "progressDeadlineSeconds",
     ] {
-        if let Some(number) = number(spec, key).filter(|it| *it < 0) {
-            let text = format!("{key} is {number}: it must be 0 or more");
-            found.refuse(&format!("spec.{key}"), text);
+        let node = spec.get(key);
+        if let Some(number) = node.number().filter(|it| *it < 0) {
+            found.push(node.refused(format!("{key} is {number}: it must be 0 or more")));
         }
     }
-    let ready = number(spec, "minReadySeconds").unwrap_or(0);
-    let key = match field(spec, "progressDeadlineSeconds") {
-        Some(_) => "progressDeadlineSeconds",
-        None => "minReadySeconds",
-    };
-    let deadline = number(spec, "progressDeadlineSeconds").unwrap_or(600);
-    if 0 <= deadline && deadline <= ready {
-        let text = format!(
-            "progressDeadlineSeconds ({deadline}) must be greater than minReadySeconds ({ready})"
-        );
-        found.refuse(&format!("spec.{key}"), text);
+    let (ready, deadline) = (
+        spec.get("minReadySeconds"),
+        spec.get("progressDeadlineSeconds"),
+    );
+    let (least, most) = (
+        ready.number().unwrap_or(0),
+        deadline.number().unwrap_or(600),
+    );
+    if 0 <= most && most <= least {
+        let node = if deadline.is_set() { deadline } else { ready };
+        found.push(node.refused(format!(
+            "progressDeadlineSeconds ({most}) must be greater than minReadySeconds ({least})"
+        )));
     }
-    let template = field(spec, "template");
-    if field(spec, "workloadRef").is_none() {
-        found.selector(field(spec, "selector"), template);
-        found.template(template.unwrap_or(&Value::Null));
-    } else if template.is_some_and(has_metadata) {
-        found.refuse(
-            "spec.template",
-            "template and workloadRef exclude each other: remove one of them",
+    let template = spec.get("template");
+    if !spec.has("workloadRef") {
+        found.extend(refused_selector(&spec.get("selector"), &template));
+        refuse_template(&template.get("spec"), &mut found);
+    } else if ["metadata.labels", "metadata.annotations"]
+        .iter()
+        .any(|keys| !template.get(keys).texts().is_empty())
+    {
+        found.push(
+            template.refused("template and workloadRef exclude each other: remove one of them"),
         );
     }
-    found.0
+    found
 }
 
-#[derive(Default)]
-struct Found(Vec<Refusal>);
-
-/// What the rules of steps depend on.
-struct Context<'a> {
-    routing: Option<&'a Value>,
-    has_router: &'a dyn Fn(&str) -> bool,
+/// The rules of a canary strategy, and what breaks them.
+struct Rules<'v> {
+    routing: Node<'v>,
     release: ControllerRelease,
-    max: i64,
+    found: Vec<Refusal>,
 }
 
-impl Context<'_> {
-    /// Whether the controller does not accept something with a plugin yet, and the Rollout has none of the `others`, for which it does.
-    fn is_before(&self, since: ControllerRelease, others: &[&str]) -> bool {
-        self.release < since && !others.iter().any(|name| (self.has_router)(name))
-    }
-}
-
-impl Found {
-    fn refuse(&mut self, path: &str, text: impl Into<String>) {
-        let (path, text) = (path.to_owned(), text.into());
-        self.0.push(Refusal { path, text });
+impl Rules<'_> {
+    fn refuse(&mut self, node: &Node<'_>, text: impl Into<String>) {
+        self.found.push(node.refused(text));
     }
 
-    fn canary(&mut self, key: &str, text: impl Into<String>) {
-        self.refuse(&format!("{CANARY}.{key}"), text);
-    }
-
-    fn pods_at_a_time(&mut self, canary: &Value) {
-        let count = |key| field(canary, key).map_or(25, count_or_percent);
-        if count("maxSurge") == 0 && count("maxUnavailable") == 0 {
-            let text = "maxSurge and maxUnavailable are both 0: set one of them to more";
-            self.canary("maxSurge", text);
-        }
-    }
-
-    fn services(
+    /// Refuses a value if the controller is older than `since`, and the Rollout has none of the `others`, for which it accepts it.
+    fn refuse_before(
         &mut self,
-        canary: &Value,
-        has_router: &dyn Fn(&str) -> bool,
-        release: ControllerRelease,
+        since: ControllerRelease,
+        others: &[&str],
+        node: &Node<'_>,
+        what: &str,
     ) {
-        let (stable, new) = (text(canary, "stableService"), text(canary, "canaryService"));
-        if !stable.is_empty() && stable == new {
-            let text = "stableService and canaryService are the same: name two Services";
-            self.canary("stableService", text);
+        if self.release < since && !others.iter().any(|name| self.routing.has(name)) {
+            let release = self.release;
+            let text = format!("controller {release} refuses {what}: upgrade it, or remove this");
+            self.refuse(node, text);
         }
-        let pair = field(canary, "pingPong");
-        if let Some(pair) = pair {
-            let is_istio = has_router("istio") && release >= since::ISTIO_PAIRS;
-            let routes_pairs = has_router("alb") || is_istio;
-            if release < since::PING_PONG && !routes_pairs {
-                self.canary("pingPong", before(release, "pingPong with a plugin"));
-            }
-            let (ping, pong) = (text(pair, "pingService"), text(pair, "pongService"));
-            for (key, service) in [("pingService", ping), ("pongService", pong)] {
-                if service.is_empty() && field(pair, key).is_some() {
-                    self.canary(
-                        &format!("pingPong.{key}"),
-                        format!("{key} is empty: name a Service"),
-                    );
+    }
+
+    fn services(&mut self, canary: &Node<'_>) {
+        let (stable, new) = (canary.get("stableService"), canary.get("canaryService"));
+        if !stable.text().is_empty() && stable.text() == new.text() {
+            let text = "stableService and canaryService are the same: name two Services";
+            self.refuse(&stable, text);
+        }
+        let (has_alb, has_istio) = (self.routing.has("alb"), self.routing.has("istio"));
+        let pair = canary.get("pingPong");
+        if pair.is_set() {
+            let others: &[&str] = match self.release >= since::ISTIO_PAIRS {
+                true => &["alb", "istio"],
+                false => &["alb"],
+            };
+            self.refuse_before(since::PING_PONG, others, &pair, "pingPong with a plugin");
+            let (ping, pong) = (pair.get("pingService"), pair.get("pongService"));
+            for (key, service) in [("pingService", &ping), ("pongService", &pong)] {
+                if service.is_set() && service.text().is_empty() {
+                    self.refuse(service, format!("{key} is empty: name a Service"));
                 }
             }
-            if !ping.is_empty() && ping == pong {
+            if !ping.text().is_empty() && ping.text() == pong.text() {
                 let text = "pingService and pongService are the same: name two Services";
-                self.canary("pingPong.pingService", text);
+                self.refuse(&ping, text);
             }
-            if has_router("alb")
-                && field(canary, "trafficRouting")
-                    .and_then(|it| field(it, "alb"))
-                    .is_some_and(|alb| text(alb, "rootService").is_empty())
-            {
-                let text = "pingPong with alb needs rootService";
-                self.canary("trafficRouting.alb.rootService", text);
+            let root = self.routing.get("alb.rootService");
+            if has_alb && root.text().is_empty() {
+                self.refuse(&root, "pingPong with alb needs rootService");
             }
         }
-        let has_subsets = has_router("istio")
-            && field(canary, "trafficRouting")
-                .and_then(|it| field(it, "istio"))
-                .is_some_and(|istio| field(istio, "destinationRule").is_some());
-        let needs_both = match release < since::SERVICES_OPTIONAL {
-            true => pair.is_none() && !has_subsets,
+        let has_subsets = self.routing.has("istio.destinationRule");
+        let is_old = self.release < since::SERVICES_OPTIONAL;
+        let needs_both = match is_old {
+            true => !pair.is_set() && !has_subsets,
             false => {
-                NEED_SERVICES.into_iter().any(has_router)
-                    || pair.is_none() && (has_router("alb") || has_router("istio") && !has_subsets)
+                NEED_SERVICES.iter().any(|name| self.routing.has(name))
+                    || !pair.is_set() && (has_alb || has_istio && !has_subsets)
             }
         };
         for (key, service) in [("stableService", stable), ("canaryService", new)] {
-            if needs_both && service.is_empty() {
-                let text = match release < since::SERVICES_OPTIONAL {
-                    true => before(release, &format!("a Rollout without {key}")),
-                    false => format!("{key} is missing: another router in trafficRouting needs it"),
-                };
-                self.canary(key, text);
+            if needs_both && service.text().is_empty() && is_old {
+                let what = format!("a Rollout without {key}");
+                self.refuse_before(since::SERVICES_OPTIONAL, &[], &service, &what);
+            } else if needs_both && service.text().is_empty() {
+                let text = format!("{key} is missing: another router in trafficRouting needs it");
+                self.refuse(&service, text);
             }
         }
     }
 
-    fn scaling(&mut self, canary: &Value, has_routing: bool) {
-        let is_dynamic = field(canary, "dynamicStableScale") == Some(&Value::Bool(true));
-        let has_delay = field(canary, "scaleDownDelaySeconds").is_some();
-        if has_routing && is_dynamic && has_delay {
-            let text =
-                "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
-            self.canary("scaleDownDelaySeconds", text);
-        }
-    }
-
-    fn step(&mut self, at: &str, step: &Value, context: &Context<'_>) {
+    fn step(&mut self, step: &Node<'_>) {
         // The API server refuses a value of another type.
-        if !step.is_object() && !step.is_null() {
+        if !step.value.is_object() && step.is_set() {
             return;
         }
-        let has = |key: &&&str| field(step, key).is_some();
-        let exclusive: Vec<_> = EXCLUSIVE.iter().filter(has).copied().collect();
-        if let [first, second, ..] = exclusive[..] {
+        let exclusive = EXCLUSIVE.into_iter().filter(|key| step.has(key));
+        if let [first, second, ..] = exclusive.collect::<Vec<_>>()[..] {
             let text = format!("a step cannot have both {first} and {second}: make it two steps");
-            self.refuse(at, text);
+            self.refuse(step, text);
         }
-        let is_known = |key: &&&str| **key != "plugin" || context.release >= since::STEP_PLUGINS;
-        let kinds: Vec<_> = KINDS.iter().filter(is_known).copied().collect();
-        if !kinds.iter().any(|key| field(step, key).is_some()) {
-            let text = format!(
-                "the step does nothing: set one of {} in it",
-                kinds.join(", ")
+        let is_known = |key: &&str| *key != "plugin" || self.release >= since::STEP_PLUGINS;
+        let kinds: Vec<_> = KINDS.into_iter().filter(is_known).collect();
+        if !kinds.iter().any(|key| step.has(key)) {
+            let kinds = kinds.join(", ");
+            self.refuse(
+                step,
+                format!("the step does nothing: set one of {kinds} in it"),
             );
-            self.refuse(at, text);
         }
-        let max = context.max;
-        if let Some(weight) = number(step, "setWeight").filter(|it| !(0..=max).contains(it)) {
+        let max = self.routing.get("maxTrafficWeight").number();
+        let max = max.filter(|_| self.release >= since::OTHER_MAXIMUM);
+        let max = max.unwrap_or(100);
+        let set_weight = step.get("setWeight");
+        if let Some(weight) = set_weight.number().filter(|it| !(0..=max).contains(it)) {
             let text = match max {
                 ..=0 => format!("setWeight is {weight}, but maxTrafficWeight is {max}: raise it"),
                 _ => format!("setWeight is {weight}: it must be a whole number from 0 to {max}"),
             };
-            self.refuse(&format!("{at}.setWeight"), text);
+            self.refuse(&set_weight, text);
         }
-        let duration = field(step, "pause").and_then(|pause| field(pause, "duration"));
-        if let Some(duration) = duration.filter(|it| seconds(it) < 0) {
-            let shown = duration
-                .as_str()
-                .map_or_else(|| duration.to_string(), str::to_owned);
+        let duration = step.get("pause.duration");
+        if duration.is_set() && seconds(duration.value) < 0 {
+            let shown = match duration.value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
             let text = format!(
                 "\"{}\" is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m",
                 shown.escape_debug()
             );
-            self.refuse(&format!("{at}.pause.duration"), text);
+            self.refuse(&duration, text);
         }
-        self.header_route(at, step, context);
-        self.mirror_route(at, step, context);
-        self.arguments(at, step);
-        let experiment = field(step, "experiment");
-        let templates = experiment.map(|it| list(it, "templates")).unwrap_or(&[]);
-        for (index, template) in templates.iter().enumerate() {
-            let is_old = context.is_before(since::EXPERIMENT_WEIGHTS, &["alb", "smi", "istio"]);
-            if is_old && field(template, "weight").is_some() {
-                let text = before(context.release, "weights of experiments with a plugin");
-                self.refuse(&format!("{at}.experiment.templates[{index}].weight"), text);
-            }
-        }
-    }
-
-    fn header_route(&mut self, at: &str, step: &Value, context: &Context<'_>) {
-        let Some(route) = field(step, "setHeaderRoute") else {
-            return;
-        };
-        let at = format!("{at}.setHeaderRoute");
-        if context.is_before(since::HEADERS, &["alb", "istio", "apisix"]) {
-            self.refuse(&at, before(context.release, "setHeaderRoute with a plugin"));
-        }
-        for (index, condition) in list(route, "match").iter().enumerate() {
-            // The API server refuses one without a value.
-            if let Some(value) = field(condition, "headerValue") {
-                self.one_match(&format!("{at}.match[{index}].headerValue"), value);
-            }
-        }
-        self.managed_route(&at, "setHeaderRoute", route, context);
-    }
-
-    fn mirror_route(&mut self, at: &str, step: &Value, context: &Context<'_>) {
-        let Some(route) = field(step, "setMirrorRoute") else {
-            return;
-        };
-        let at = format!("{at}.setMirrorRoute");
-        if context.is_before(since::MIRRORS, &["istio"]) {
-            self.refuse(&at, before(context.release, "setMirrorRoute with a plugin"));
-        }
-        for (index, condition) in list(route, "match").iter().enumerate() {
-            for key in ["method", "path"] {
-                if let Some(value) = field(condition, key) {
-                    self.one_match(&format!("{at}.match[{index}].{key}"), value);
-                }
-            }
-        }
-        self.managed_route(&at, "setMirrorRoute", route, context);
-    }
-
-    /// Checks a condition on a text.
-    fn one_match(&mut self, at: &str, value: &Value) {
-        let keys = ["exact", "prefix", "regex"];
-        let set = keys.iter().filter(|key| !text(value, key).is_empty());
-        let what = match set.count() {
-            1 => return,
-            0 => "none",
-            _ => "several",
-        };
-        let key = at.rsplit('.').next().unwrap_or_default();
-        let text = format!("{key} has {what} of exact, prefix and regex: set exactly one");
-        self.refuse(at, text);
-    }
-
-    fn managed_route(&mut self, at: &str, key: &str, route: &Value, context: &Context<'_>) {
-        let name = text(route, "name");
-        let listed = context
-            .routing
-            .map(|it| list(it, "managedRoutes"))
-            .unwrap_or(&[]);
-        if listed.iter().any(|it| text(it, "name") == name) {
-            return;
-        }
-        let text = match name {
-            "" => format!("{key} has no name: give it one of trafficRouting.managedRoutes"),
-            name => format!("{key} {name}: add it to trafficRouting.managedRoutes"),
-        };
-        self.refuse(at, text);
-    }
-
-    /// Checks the arguments of analyses.
-    fn arguments(&mut self, at: &str, step: &Value) {
-        let mut lists = Vec::new();
-        if let Some(analysis) = field(step, "analysis") {
-            lists.push((format!("{at}.analysis"), list(analysis, "args")));
-        }
-        let experiment = field(step, "experiment");
-        let analyses = experiment.map(|it| list(it, "analyses")).unwrap_or(&[]);
-        for (index, analysis) in analyses.iter().enumerate() {
-            let at = format!("{at}.experiment.analyses[{index}]");
-            lists.push((at, list(analysis, "args")));
-        }
-        for (at, args) in lists {
-            for (index, arg) in args.iter().enumerate() {
-                let path = arg
-                    .pointer("/valueFrom/fieldRef/fieldPath")
-                    .and_then(Value::as_str);
-                if path.is_some_and(|path| path.starts_with("metadata") && !is_metadata(path)) {
+        let routers = ["alb", "istio", "apisix"];
+        self.managed_route(step, "setHeaderRoute", since::HEADERS, &routers);
+        self.managed_route(step, "setMirrorRoute", since::MIRRORS, &["istio"]);
+        let analyses = step.get("experiment.analyses").items();
+        for analysis in [step.get("analysis")].into_iter().chain(analyses) {
+            for arg in analysis.get("args").items() {
+                let path = arg.get("valueFrom.fieldRef.fieldPath");
+                if path.text().starts_with("metadata") && !is_metadata(path.text()) {
                     let text = "fieldPath must be metadata.name, metadata.namespace, metadata.uid, metadata.labels or metadata.annotations, or a key of the last two, such as metadata.labels['app']";
-                    self.refuse(
-                        &format!("{at}.args[{index}].valueFrom.fieldRef.fieldPath"),
-                        text,
-                    );
+                    self.refuse(&path, text);
                 }
+            }
+        }
+        for template in step.get("experiment.templates").items() {
+            let weight = template.get("weight");
+            if weight.is_set() {
+                let (routers, what) = (
+                    ["alb", "smi", "istio"],
+                    "weights of experiments with a plugin",
+                );
+                self.refuse_before(since::EXPERIMENT_WEIGHTS, &routers, &weight, what);
             }
         }
     }
 
-    fn anti_affinity(&mut self, canary: &Value) {
-        let Some(affinity) = field(canary, "antiAffinity") else {
+    /// Checks the route that a step sets. Controllers before `since` accept it only with one of the `others`.
+    fn managed_route(
+        &mut self,
+        step: &Node<'_>,
+        kind: &str,
+        since: ControllerRelease,
+        others: &[&str],
+    ) {
+        let route = step.get(kind);
+        if !route.is_set() {
             return;
-        };
-        let preferred = field(affinity, "preferredDuringSchedulingIgnoredDuringExecution");
-        let required = field(affinity, "requiredDuringSchedulingIgnoredDuringExecution");
-        if preferred.is_some() == required.is_some() {
-            let text = "antiAffinity needs exactly one of preferredDuringSchedulingIgnoredDuringExecution and requiredDuringSchedulingIgnoredDuringExecution";
-            self.canary("antiAffinity", text);
         }
-        let weight = preferred.map(|it| number(it, "weight").unwrap_or(0));
-        if let Some(weight) = weight.filter(|it| !(1..=100).contains(it)) {
+        self.refuse_before(since, others, &route, &format!("{kind} with a plugin"));
+        for condition in route.get("match").items() {
+            // Header routes have the first one, mirror routes the others.
+            for key in ["headerValue", "method", "path"] {
+                let value = condition.get(key);
+                let set = ["exact", "prefix", "regex"].iter();
+                let set = set.filter(|key| !value.get(key).text().is_empty()).count();
+                if value.is_set() && set != 1 {
+                    let what = if set == 0 { "none" } else { "several" };
+                    let text =
+                        format!("{key} has {what} of exact, prefix and regex: set exactly one");
+                    self.refuse(&value, text);
+                }
+            }
+        }
+        let name = route.get("name").text();
+        let listed = self.routing.get("managedRoutes").items();
+        if !listed.iter().any(|it| it.get("name").text() == name) {
+            let text = match name {
+                "" => format!("{kind} has no name: give it one of trafficRouting.managedRoutes"),
+                name => format!("{kind} {name}: add it to trafficRouting.managedRoutes"),
+            };
+            self.refuse(&route, text);
+        }
+    }
+
+    fn anti_affinity(&mut self, affinity: &Node<'_>) {
+        let preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution");
+        let has_required = affinity.has("requiredDuringSchedulingIgnoredDuringExecution");
+        if affinity.is_set() && preferred.is_set() == has_required {
+            let text = "antiAffinity needs exactly one of preferredDuringSchedulingIgnoredDuringExecution and requiredDuringSchedulingIgnoredDuringExecution";
+            self.refuse(affinity, text);
+        }
+        let node = preferred.get("weight");
+        let weight = node.number().unwrap_or(0);
+        if preferred.is_set() && !(1..=100).contains(&weight) {
             let text = format!(
                 "weight of antiAffinity is {weight}: it must be a whole number from 1 to 100"
             );
-            self.canary(
-                "antiAffinity.preferredDuringSchedulingIgnoredDuringExecution.weight",
-                text,
-            );
+            self.refuse(&node, text);
         }
     }
+}
 
-    fn selector(&mut self, selector: Option<&Value>, template: Option<&Value>) {
-        let at = "spec.selector";
-        let labels = selector.map(|it| texts(it, "matchLabels"));
-        let labels = labels.unwrap_or_default();
-        let expressions = selector
-            .map(|it| list(it, "matchExpressions"))
-            .unwrap_or(&[]);
-        if labels.is_empty() && expressions.is_empty() {
-            let text =
-                "selector is missing or empty: set matchLabels to labels of the Pod template";
-            self.refuse(at, text);
-            return;
+/// Returns what is wrong with the selector; the controller looks no further than the first fault of its labels.
+fn refused_selector(selector: &Node<'_>, template: &Node<'_>) -> Vec<Refusal> {
+    let labels = selector.get("matchLabels").texts();
+    let expressions = selector.get("matchExpressions").items();
+    if labels.is_empty() && expressions.is_empty() {
+        let text = "selector is missing or empty: set matchLabels to labels of the Pod template";
+        return vec![selector.refused(text)];
+    }
+    let is_bad = |(key, value): &(&String, &String)| !is_label_key(key) || !is_label_value(value);
+    if let Some((key, value)) = labels.iter().find(is_bad) {
+        let label = format!("{key}: {value}");
+        let text = format!(
+            "Kubernetes does not accept the label {} of selector: correct it",
+            label.escape_debug()
+        );
+        return vec![selector.get("matchLabels").refused(text)];
+    }
+    let mut found = Vec::new();
+    let of_pods = template.get("metadata.labels").texts();
+    let mut selects = labels.iter().all(|(key, it)| of_pods.get(key) == Some(it));
+    for expression in expressions {
+        let values = expression.get("values").items();
+        let values = values.iter().filter_map(|it| it.value.as_str());
+        let requirement = LabelRequirement::new(
+            expression.get("key").text().to_owned(),
+            expression.get("operator").text(),
+            values.map(str::to_owned).collect(),
+        );
+        match requirement {
+            Ok(requirement) => selects &= requirement.matches(&of_pods),
+            Err(error) => {
+                let text = format!("{} must be {}", error.key, error.expected);
+                found.push(expression.get(error.key).refused(text));
+            }
         }
-        let bad = labels
-            .iter()
-            .find(|(key, value)| !is_label_key(key) || !is_label_value(value));
-        if let Some((key, value)) = bad {
-            let label = format!("{key}: {value}");
+    }
+    if !selects {
+        let text =
+            "selector does not select the labels of template.metadata.labels: make them equal";
+        found.push(selector.refused(text));
+    }
+    found
+}
+
+/// Finds what is wrong with the Pods.
+fn refuse_template(pod: &Node<'_>, found: &mut Vec<Refusal>) {
+    let containers = pod.get("containers");
+    if containers.items().is_empty() {
+        let text = "template.spec.containers is empty: the Pods need a container";
+        found.push(containers.refused(text));
+    }
+    let mut names = BTreeSet::new();
+    for container in containers.items() {
+        let name = container.get("name").text();
+        if !is_name(name) || !names.insert(name) {
             let text = format!(
-                "Kubernetes does not accept the label {} of selector: correct it",
-                label.escape_debug()
+                "container name \"{}\" must be unique, of lower-case letters, digits and -",
+                name.escape_debug()
             );
-            self.refuse(&format!("{at}.matchLabels"), text);
-            return;
+            found.push(container.get("name").refused(text));
         }
-        let of_pods = template.and_then(|it| field(it, "metadata"));
-        let of_pods = of_pods.map(|it| texts(it, "labels")).unwrap_or_default();
-        let mut selects = labels
-            .iter()
-            .all(|(key, value)| of_pods.get(key) == Some(value));
-        for (index, expression) in expressions.iter().enumerate() {
-            let values = list(expression, "values").iter();
-            let values = values.filter_map(|it| it.as_str().map(str::to_owned));
-            let requirement = LabelRequirement::new(
-                text(expression, "key").to_owned(),
-                text(expression, "operator"),
-                values.collect(),
-            );
-            match requirement {
-                Ok(requirement) => selects &= requirement.matches(&of_pods),
-                Err(error) => {
-                    let text = format!("{} must be {}", error.key, error.expected);
-                    let at = format!("{at}.matchExpressions[{index}].{}", error.key);
-                    self.refuse(&at, text);
-                }
+        if container.get("image").text().trim().is_empty() {
+            found.push(container.refused(format!("container {name} has no image")));
+        }
+        for port in container.get("ports").items() {
+            let port = port.get("containerPort");
+            let number = port.number().unwrap_or(0);
+            if !(1..=65535).contains(&number) {
+                let text = format!("containerPort is {number}: it must be from 1 to 65535");
+                found.push(port.refused(text));
             }
-        }
-        if !selects {
-            let text =
-                "selector does not select the labels of template.metadata.labels: make them equal";
-            self.refuse(at, text);
         }
     }
-
-    fn template(&mut self, template: &Value) {
-        let spec = field(template, "spec").unwrap_or(&Value::Null);
-        let at = "spec.template.spec";
-        let containers = list(spec, "containers");
-        if containers.is_empty() {
-            let text = "template.spec.containers is empty: the Pods need a container";
-            self.refuse(&format!("{at}.containers"), text);
-        }
-        let mut names = BTreeSet::new();
-        for (index, container) in containers.iter().enumerate() {
-            let at = format!("{at}.containers[{index}]");
-            let name = text(container, "name");
-            if !is_name(name) || !names.insert(name) {
-                let text = format!(
-                    "container name \"{}\" must be unique, of lower-case letters, digits and -",
-                    name.escape_debug()
-                );
-                self.refuse(&format!("{at}.name"), text);
-            }
-            if text(container, "image").trim().is_empty() {
-                self.refuse(&at, format!("container {name} has no image"));
-            }
-            for (index, port) in list(container, "ports").iter().enumerate() {
-                let number = number(port, "containerPort").unwrap_or(0);
-                if !(1..=65535).contains(&number) {
-                    let text = format!("containerPort is {number}: it must be from 1 to 65535");
-                    self.refuse(&format!("{at}.ports[{index}].containerPort"), text);
-                }
-            }
-        }
-        let policy = text(spec, "restartPolicy");
-        if !matches!(policy, "" | "Always") {
-            let text = "restartPolicy must be Always in the Pods of a Rollout: remove it";
-            self.refuse(&format!("{at}.restartPolicy"), text);
-        }
+    let policy = pod.get("restartPolicy");
+    if !matches!(policy.text(), "" | "Always") {
+        let text = "restartPolicy must be Always in the Pods of a Rollout: remove it";
+        found.push(policy.refused(text));
     }
 }
 
-fn before(release: ControllerRelease, what: &str) -> String {
-    format!("controller {release} refuses {what}: upgrade it, or remove this")
-}
-
-/// Returns a field that is not `null`.
-fn field<'v>(object: &'v Value, key: &str) -> Option<&'v Value> {
-    object.get(key).filter(|value| !value.is_null())
-}
-
-fn text<'v>(object: &'v Value, key: &str) -> &'v str {
-    object.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn number(object: &Value, key: &str) -> Option<i64> {
-    object.get(key)?.as_i64()
-}
-
-fn list<'v>(object: &'v Value, key: &str) -> &'v [Value] {
-    let list = object.get(key).and_then(Value::as_array);
-    list.map_or(&[], Vec::as_slice)
-}
-
-fn texts(object: &Value, key: &str) -> BTreeMap<String, String> {
-    let fields = object.get(key).and_then(Value::as_object);
-    let fields = fields.into_iter().flatten();
-    let texts = fields.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-    texts.collect()
-}
-
-fn has_metadata(template: &Value) -> bool {
-    let metadata = field(template, "metadata");
-    ["labels", "annotations"]
-        .iter()
-        .any(|key| metadata.is_some_and(|it| !texts(it, key).is_empty()))
-}
-
-fn max_weight(routing: Option<&Value>, release: ControllerRelease) -> i64 {
-    let max = routing.and_then(|it| number(it, "maxTrafficWeight"));
-    max.filter(|_| release >= since::OTHER_MAXIMUM)
-        .unwrap_or(100)
-}
-
-/// A number of Pods, or a percentage.
-fn count_or_percent(value: &Value) -> i64 {
-    let text = value.as_str().unwrap_or_default();
-    let text = text.strip_suffix('%').unwrap_or(text);
-    value.as_i64().or_else(|| text.parse().ok()).unwrap_or(0)
+/// Returns a number of Pods, or a percentage; by default 25.
+fn count_or_percent(node: &Node<'_>) -> i64 {
+    match node.value {
+        Value::Null => 25,
+        Value::String(text) => {
+            let number = text.strip_suffix('%').unwrap_or(text);
+            number.parse().unwrap_or(0)
+        }
+        other => other.as_i64().unwrap_or(0),
+    }
 }
 
 /// The length of a pause as the controller reads it; negative if it is none.

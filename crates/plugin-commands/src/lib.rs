@@ -10,6 +10,7 @@ mod flags;
 mod input;
 mod install;
 mod invalid_spec;
+mod node;
 mod output;
 mod plan;
 mod restore;
@@ -142,10 +143,14 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<Misuse>() { 2 } else { 3 })
 }
 
-/// Formats an error and its causes as one line, without the number that the operating system gives an error.
+/// Formats an error and its causes as one line.
 fn one_line(error: &anyhow::Error) -> String {
-    let line = error_line(error.as_ref());
-    let text = line.split(" (os error").next();
+    without_os_number(&error_line(error.as_ref()))
+}
+
+/// Removes the number that the operating system gives an error.
+fn without_os_number(text: &str) -> String {
+    let text = text.split(" (os error").next();
     text.unwrap_or_default().to_owned()
 }
 

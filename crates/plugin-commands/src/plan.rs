@@ -6,14 +6,14 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, WeightDestination, escaped};
-use route_store::{MemoryRouteStore, Operation};
+use route_store::{Operation, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::trial::{Objects, Trial, objects};
+use super::trial::Objects;
 use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
 use super::{Answer, Misuse};
@@ -84,7 +84,7 @@ enum PlanFormat {
 }
 
 /// The result of the calls.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Report {
     rollout: String,
     /// What the status of the Rollout does not say.
@@ -115,20 +115,15 @@ struct Change {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
-    let before = objects(&store, |table| table).await?;
-    let trial = Trial::new(&store, args.source.policy(), &subject);
-    let mut report = Report {
-        rollout: subject.key.to_string(),
-        assumed: args.assumed(&subject),
-        calls: Vec::new(),
-        refused: None,
-        unmatched: None,
-        warnings: Vec::new(),
-        changes: Vec::new(),
-    };
+    let trial = args.source.load(args.rollout.as_deref()).await?;
+    let before = trial.objects().await?;
     let release = args.source.release(None).await;
-    let (rollout, calls) = args.calls(&subject, release.unwrap_or(ControllerRelease::NEWEST))?;
+    let (rollout, calls) = args.calls(&trial.subject, release)?;
+    let mut report = Report {
+        rollout: trial.subject.key.to_string(),
+        assumed: args.assumed(&trial.subject),
+        ..Report::default()
+    };
     let mut deferred = None;
     for call in &calls {
         let outcome = trial.call(&rollout, call).await;
@@ -139,7 +134,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     }
     report.refused = report.refused.or(deferred);
     report.unmatched = trial.unmatched().await;
-    report.changes = changes(&store, &before, &objects(&store, |table| table).await?);
+    report.changes = changes(&trial.store.written(), &before, &trial.objects().await?);
     output::print(&match args.output {
         PlanFormat::Text => text(&report)?,
         PlanFormat::Json => output::json(&report)?,
@@ -181,7 +176,7 @@ impl Args {
     fn calls(
         &self,
         subject: &Subject,
-        release: ControllerRelease,
+        release: Option<ControllerRelease>,
     ) -> anyhow::Result<(Rollout, Vec<Call>)> {
         let asked = &self.asked;
         let update = Update::new(subject, release);
@@ -212,45 +207,38 @@ impl Args {
                 });
             return Ok((rollout, vec![Call::SetWeight(weight, additional.collect())]));
         }
-        let (name, is_header) = match (&asked.header_route, &asked.mirror_route) {
-            (Some(name), _) => (name, true),
-            (None, Some(name)) => (name, false),
+        let (name, kind) = match (&asked.header_route, &asked.mirror_route) {
+            (Some(name), _) => (name, "header"),
+            (None, Some(name)) => (name, "mirror"),
             (None, None) => return Ok((rollout, vec![Call::RemoveManagedRoutes])),
         };
         let mut set = BTreeSet::new();
         for pass in update.passes(None) {
             for call in pass.calls {
-                let (found, kind) = match &call {
-                    Call::SetHeaderRoute(route) => (&route.name, true),
-                    Call::SetMirrorRoute(route) => (&route.name, false),
+                let found = match &call {
+                    Call::SetHeaderRoute(route) => ("header", route.name.clone()),
+                    Call::SetMirrorRoute(route) => ("mirror", route.name.clone()),
                     _ => continue,
                 };
-                if (found, kind) == (name, is_header) {
+                if found.0 == kind && found.1 == *name {
                     return Ok((pass.rollout, vec![call]));
                 }
-                set.insert((found.clone(), kind));
+                set.insert(found);
             }
         }
-        bail!(Misuse(no_such_route(name, is_header, &set)))
+        bail!(Misuse(no_such_route(name, kind, &set)))
     }
 }
 
-/// Says which managed routes the steps set. Each has a name, and whether it is a header route.
-fn no_such_route(name: &str, is_header: bool, set: &BTreeSet<(String, bool)>) -> String {
-    let (kind, flag) = match is_header {
-        true => ("mirror", "--mirror-route"),
-        false => ("header", "--header-route"),
-    };
-    if set.contains(&(name.to_owned(), !is_header)) {
-        return format!("{name} is a {kind} route: use {flag}");
+/// Says which managed routes of one kind the steps set. `set` has those of both kinds.
+fn no_such_route(name: &str, kind: &str, set: &BTreeSet<(&str, String)>) -> String {
+    if let Some((other, _)) = set.iter().find(|(_, found)| found == name) {
+        return format!("{name} is a {other} route: use --{other}-route");
     }
-    let others = set.iter().filter(|(_, kind)| *kind == is_header);
-    let others: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
+    let others = set.iter().filter(|(found, _)| *found == kind);
+    let others: Vec<&str> = others.map(|(_, name)| name.as_str()).collect();
     match others.as_slice() {
-        [] => format!(
-            "no step sets a {kind} route",
-            kind = if is_header { "header" } else { "mirror" }
-        ),
+        [] => format!("no step sets a {kind} route"),
         others => format!(
             "no step sets a route {name}: use one of {}",
             others.join(", ")
@@ -258,8 +246,7 @@ fn no_such_route(name: &str, is_header: bool, set: &BTreeSet<(String, bool)>) ->
     }
 }
 
-fn changes(store: &MemoryRouteStore, before: &Objects, after: &Objects) -> Vec<Change> {
-    let written = store.written();
+fn changes(written: &[Write], before: &Objects, after: &Objects) -> Vec<Change> {
     let ids: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let changed = ids.into_iter().filter(|id| before.get(id) != after.get(id));
     let change = |id: &(&'static str, ObjectKey)| {
@@ -322,14 +309,10 @@ fn patch(report: &Report) -> anyhow::Result<String> {
     if let Some(reason) = &report.refused {
         output::print_error(reason);
     }
-    let mut patches = report.changes.iter().flat_map(|change| &change.patches);
-    let whole = report
-        .changes
-        .iter()
-        .all(|change| !change.patches.is_empty());
-    match (patches.next(), patches.next(), whole) {
-        (None, _, true) => Ok("[]\n".to_owned()),
-        (Some(patch), None, true) => output::json(patch),
+    let patches: Vec<&[Value]> = report.changes.iter().map(|it| &*it.patches).collect();
+    match patches.as_slice() {
+        [] => Ok("[]\n".to_owned()),
+        [[patch]] => output::json(patch),
         _ => {
             let mistake =
                 "the change is not a single JSON Patch: use -o json, which shows all changes";

@@ -129,7 +129,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
     let selector = match live {
         None => None,
         Some(live) => {
-            let subject = Subject::new(live.raw().clone())?;
+            let subject = Subject::new(live.into_raw())?;
             let config = from_rpc::config(&policy, &subject.rollout, &rollout);
             config.ok().map(|config| config.route_tables().clone())
         }
@@ -152,12 +152,13 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
             work.in_use.push(plan.table);
             continue;
         }
-        let after = gloo_types::patched(table.raw().clone(), &plan.to_json_patch())
+        let after = plan
+            .applied_to(&table)
             .with_context(|| format!("RouteTable {}: the plan does not apply", table.key()))?;
         work.changes.push(Change {
             plan,
             before: table.into_raw(),
-            after,
+            after: after.into_raw(),
         });
     }
     let is_left = |policy: &MirrorPolicyDoc| match existence {

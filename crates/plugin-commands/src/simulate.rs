@@ -1,11 +1,10 @@
 //! `simulate`: runs a whole update, step by step.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use gloo_router::from_rpc;
 use gloo_types::{ObjectKey, RouteTableDoc};
-use route_store::{MemoryRouteStore, PolicyStore as _};
+use route_store::PolicyStore as _;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,7 +13,7 @@ use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::routes::{RouteState, name_all, routes};
-use super::trial::{Objects, Trial, objects};
+use super::trial::{Objects, Trial};
 use super::update::{Event, Pass, Rollback, Update};
 use super::world::Source;
 use crate::flags::whole;
@@ -109,20 +108,15 @@ pub(super) enum End {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
+    let trial = args.source.load(args.rollout.as_deref()).await?;
     let release = args.source.release(args.controller_release).await;
-    let update = Update::new(&subject, release.unwrap_or(ControllerRelease::NEWEST));
-    let update = update.going_back(args.rollback);
+    let update = Update::new(&trial.subject, release).going_back(args.rollback);
     let event = args.event();
     if let Some((step, _)) = event {
         update.require_step(step)?;
     }
-    let trial = Trial::new(&store, args.source.policy(), &subject);
     let passes = update.passes(event);
-    let mut report = Report {
-        rollout: subject.key.to_string(),
-        ..run_update(&trial, &store, &passes).await?
-    };
+    let mut report = run_update(&trial, &passes).await?;
     let first = report.passes.first_mut();
     if let (Some(first), Some(unmatched)) = (first, trial.unmatched().await) {
         first.warnings.insert(0, unmatched);
@@ -156,20 +150,16 @@ impl Args {
 
 /// Runs an update until its end, or until the plugin refuses a call.
 pub(super) async fn run_update<'p>(
-    trial: &Trial<'_>,
-    store: &Arc<MemoryRouteStore>,
+    trial: &Trial,
     passes: &'p [Pass],
 ) -> anyhow::Result<Report<'p>> {
     let mut reports: Vec<PassReport<'p>> = Vec::new();
-    let rollout = passes.first().map(|pass| &pass.rollout);
-    let rollout = rollout.map(from_rpc::key);
-    let before = objects(store, |table| match &rollout {
-        Some(rollout) => at_rest(rollout, table),
-        None => table,
-    });
-    let before = before.await?;
+    let rollout = &trial.subject.key;
+    let before = trial.objects().await?.into_iter();
+    let before = before.map(|(id, object)| (id, at_rest(rollout, object)));
+    let before = before.collect();
     let mut is_stuck = passes.last().is_none_or(|pass| !pass.is_end());
-    let mut without_pods = WithoutPods::default();
+    let mut lost = BTreeSet::new();
     for (index, pass) in passes.iter().enumerate() {
         let mut rollout = pass.rollout.clone();
         rollout.metadata.resource_version = index.to_string();
@@ -179,7 +169,7 @@ pub(super) async fn run_update<'p>(
             calls: Vec::new(),
             warnings: about_step(trial, pass)
                 .into_iter()
-                .chain(without_pods.warnings(pass))
+                .chain(without_pods(pass, &mut lost))
                 .collect(),
             refused: None,
             routes: Vec::new(),
@@ -193,8 +183,8 @@ pub(super) async fn run_update<'p>(
                 break;
             }
         }
-        let policies = store.policies().await?;
-        let tables = store.tables()?;
+        let policies = trial.store.policies().await?;
+        let tables = trial.store.tables()?;
         let states = tables.iter().flat_map(|table| routes(table, &policies));
         report.routes = states.collect();
         let is_refused = report.refused.is_some();
@@ -214,10 +204,10 @@ pub(super) async fn run_update<'p>(
         .is_some_and(|pass| pass.rollout.is_ping_pong() && !pass.rollout.status.abort);
     let end = match is_stuck {
         true => End::Stuck,
-        false => end(&before, &objects(store, |table| table).await?, is_ping_pong),
+        false => end(&before, &trial.objects().await?, is_ping_pong),
     };
     Ok(Report {
-        rollout: String::new(),
+        rollout: rollout.to_string(),
         passes: reports,
         end,
     })
@@ -256,11 +246,10 @@ fn compare_weights(reports: &mut [PassReport<'_>]) {
 }
 
 /// Warns of a step that does not do what it says.
-fn about_step(trial: &Trial<'_>, pass: &Pass) -> Vec<String> {
+fn about_step(trial: &Trial, pass: &Pass) -> Vec<String> {
     let mut warnings = Vec::new();
-    let step = pass
-        .step
-        .and_then(|index| trial.rollout().steps().get(index));
+    let steps = trial.subject.rollout.steps();
+    let step = pass.step.and_then(|index| steps.get(index));
     let mirror = step.and_then(|step| step.set_mirror_route.as_ref());
     // A router receives no percentage instead of 0.
     if mirror.is_some_and(|it| it.percentage == Some(0)) && !pass.is_waiting {
@@ -284,69 +273,59 @@ fn about_step(trial: &Trial<'_>, pass: &Pass) -> Vec<String> {
     warnings
 }
 
-/// What steps lose because the canary has no Pods.
-#[derive(Default)]
-struct WithoutPods {
-    /// Managed routes that were lost, each once.
-    lost: BTreeSet<String>,
-}
-
-impl WithoutPods {
-    fn warnings(&mut self, pass: &Pass) -> Vec<String> {
-        let steps = pass.rollout.steps();
-        let Some(index) = pass.step.filter(|_| pass.lacks_pods) else {
-            return Vec::new();
-        };
-        let mut warnings = Vec::new();
-        if pass.calls.contains(&Call::RemoveManagedRoutes) {
-            let mut set = BTreeSet::new();
-            for step in steps.iter().take(index + 1) {
-                let header = step.set_header_route.iter();
-                let header = header.map(|it| (&it.name, it.matches.is_empty()));
-                let mirror = step.set_mirror_route.iter();
-                let mirror = mirror.map(|it| (&it.name, it.matches.is_empty()));
-                for (name, is_removal) in header.chain(mirror) {
-                    match is_removal {
-                        true => set.remove(name),
-                        false => set.insert(name),
-                    };
-                }
+/// Warns of what a step loses because the canary has no Pods. `lost` has the managed routes that a former step has lost.
+fn without_pods(pass: &Pass, lost: &mut BTreeSet<String>) -> Vec<String> {
+    let steps = pass.rollout.steps();
+    let Some(index) = pass.step.filter(|_| pass.lacks_pods) else {
+        return Vec::new();
+    };
+    let mut warnings = Vec::new();
+    if pass.calls.contains(&Call::RemoveManagedRoutes) {
+        let mut set = BTreeSet::new();
+        let so_far = steps.iter().take(index + 1);
+        for route in so_far.flat_map(from_rpc::managed_routes_of) {
+            match route.is_removal() {
+                true => set.remove(route.name()),
+                false => set.insert(route.name().to_owned()),
+            };
+        }
+        for name in set {
+            if lost.insert(name.clone()) {
+                warnings.push(format!(
+                    "the canary has no Pods here, and the controller removes managed route {name} while it has none: start one before with setCanaryScale: {{replicas: 1}}"
+                ));
             }
-            let lost = set
-                .into_iter()
-                .filter(|name| self.lost.insert((*name).clone()));
-            warnings.extend(lost.map(|name| format!(
-                "the canary has no Pods here, and the controller removes managed route {name} while it has none: start one before with setCanaryScale: {{replicas: 1}}"
-            )));
         }
-        let weight = steps.get(index).and_then(|step| step.set_weight);
-        if let Some(weight) = weight.filter(|weight| *weight > 0 && !pass.is_waiting) {
-            warnings.push(format!(
-                "setWeight {weight} has no effect, because the canary has no Pods: change setCanaryScale or replicas"
-            ));
-        }
-        warnings
     }
+    let weight = steps.get(index).and_then(|step| step.set_weight);
+    if let Some(weight) = weight.filter(|weight| *weight > 0 && !pass.is_waiting) {
+        warnings.push(format!(
+            "setWeight {weight} has no effect, because the canary has no Pods: change setCanaryScale or replicas"
+        ));
+    }
+    warnings
 }
 
 /// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.
-fn at_rest(rollout: &ObjectKey, table: RouteTableDoc) -> RouteTableDoc {
-    let plan = route_planner::restore(rollout, &table);
+fn at_rest(rollout: &ObjectKey, object: Value) -> Value {
+    let rest = RouteTableDoc::from_value(object.clone()).ok();
+    let rest = rest.and_then(|table| {
+        let plan = route_planner::restore(rollout, &table).ok()?;
+        Some(plan.applied_to(&table)?.into_raw())
+    });
     // The router reports a table that cannot be read.
-    let rest = plan.ok().and_then(|plan| plan.applied_to(&table));
-    rest.unwrap_or(table)
+    rest.unwrap_or(object)
 }
 
 /// Compares the objects, with the order of their keys.
 fn end(before: &Objects, after: &Objects, is_ping_pong: bool) -> End {
-    let text = |objects: &Objects, id| objects.get(id).map(ToString::to_string);
-    let ids: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let changed = ids
-        .into_iter()
-        .filter(|id| text(before, id) != text(after, id));
-    let changed: Vec<String> = changed
-        .map(|id| difference(id, before.get(id), after.get(id)))
-        .collect();
+    let mut changed = Vec::new();
+    for id in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let (before, after) = (before.get(id), after.get(id));
+        if before.map(ToString::to_string) != after.map(ToString::to_string) {
+            changed.push(difference(id, before, after));
+        }
+    }
     match changed.as_slice() {
         [] => End::Restored,
         _ if is_ping_pong => End::Swapped,
@@ -372,19 +351,19 @@ fn difference(
         };
     };
     name_all(old.iter_mut().chain(&mut new));
-    let other = |route: &&RouteState| new.iter().find(|it| it.is_same(route));
-    let differing = old.iter().filter(|it| other(it) != Some(*it));
-    let differing: Vec<String> = differing
-        .map(|it| match other(&it) {
-            Some(new) => format!(
+    let mut differing = Vec::new();
+    for route in &old {
+        match new.iter().find(|it| it.is_same(route)) {
+            Some(new) if new == route => {}
+            Some(new) => differing.push(format!(
                 "route {} has {} before an update and {} after it",
-                it.route,
-                it.written(),
+                route.route,
+                route.written(),
                 new.written()
-            ),
-            None => format!("route {} is removed", it.route),
-        })
-        .collect();
+            )),
+            None => differing.push(format!("route {} is removed", route.route)),
+        }
+    }
     match differing.as_slice() {
         [] => {
             format!("{what}: an update changes it: compare it with the output of plan --weight 0")

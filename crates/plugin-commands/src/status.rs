@@ -135,14 +135,15 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
         if !args.live.uses_plugin(rollout.raw()) {
             continue;
         }
-        match Subject::new(rollout.raw().clone()) {
+        let name = rollout.key().to_string();
+        match Subject::new(rollout.into_raw()) {
             Ok(subject) => {
                 let (status, selected) = status(args, &subject, &tables, &policies);
                 selected_by_mark.insert(policy.mark(&subject.key), selected);
                 report.rollouts.push(status);
             }
             Err(error) => report.rollouts.push(RolloutStatus {
-                rollout: error.key().to_string(),
+                rollout: name,
                 phase: String::new(),
                 step: None,
                 problem: Some(error_chain(&error)),

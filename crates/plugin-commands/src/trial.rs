@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gloo_router::report::{Observer, Report, unmatched};
 use gloo_router::{GlooRouter, Policy, from_rpc};
-use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, RouteTableDoc, ServicePort};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, ServicePort};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
 use route_store::{
@@ -38,28 +38,10 @@ pub(super) async fn unmatched_entries(
 /// The tables and policies, by kind and name.
 pub(super) type Objects = BTreeMap<(&'static str, ObjectKey), Value>;
 
-/// Returns the tables, each changed by `view`, and the policies, without the version that the store sets.
-pub(super) async fn objects(
-    store: &MemoryRouteStore,
-    view: impl Fn(RouteTableDoc) -> RouteTableDoc,
-) -> Result<Objects, StoreError> {
-    let tables = store.tables()?.into_iter().map(view);
-    let tables = tables.map(|it| ((RouteTable::KIND, it.key().clone()), it.into_raw()));
-    let policies = store.policies().await?.into_iter();
-    let policies = policies.map(|it| ((MirrorPolicy::KIND, it.key().clone()), it.into_raw()));
-    let objects = tables.chain(policies).map(|(id, mut object)| {
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.shift_remove("resourceVersion");
-        }
-        (id, object)
-    });
-    Ok(objects.collect())
-}
-
-/// The plugin's router over tables in memory.
-pub(super) struct Trial<'a> {
-    subject: &'a Subject,
-    store: Arc<MemoryRouteStore>,
+/// A Rollout, and the plugin's router over its tables in memory.
+pub(super) struct Trial {
+    pub(super) subject: Subject,
+    pub(super) store: Arc<MemoryRouteStore>,
     policy: Policy,
     router: GlooRouter<MemoryRouteStore>,
     heard: Arc<Heard>,
@@ -95,14 +77,14 @@ pub(super) struct Outcome {
     pub(super) deferred: Option<String>,
 }
 
-impl<'a> Trial<'a> {
-    pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy, subject: &'a Subject) -> Self {
+impl Trial {
+    pub(super) fn new(store: Arc<MemoryRouteStore>, policy: Policy, subject: Subject) -> Self {
         let heard = Arc::<Heard>::default();
         let observer = Arc::clone(&heard) as Arc<dyn Observer>;
         Self {
             subject,
-            store: Arc::clone(store),
-            router: GlooRouter::new(Arc::clone(store), policy.clone()).with_observer(observer),
+            router: GlooRouter::new(Arc::clone(&store), policy.clone()).with_observer(observer),
+            store,
             policy,
             heard,
         }
@@ -110,14 +92,24 @@ impl<'a> Trial<'a> {
 
     /// Says which entries of the Rollout's plugin block select no route. The router reports a block that cannot be read.
     pub(super) async fn unmatched(&self) -> Option<String> {
-        let Subject { key, rollout, .. } = self.subject;
+        let Subject { key, rollout, .. } = &self.subject;
         let config = from_rpc::config(&self.policy, rollout, key).ok()?;
         unmatched_entries(&config, &self.store).await
     }
 
-    /// Returns the Rollout as its owner wrote it.
-    pub(super) const fn rollout(&self) -> &'a Rollout {
-        &self.subject.rollout
+    /// Returns the tables and policies, without the version that the store sets.
+    pub(super) async fn objects(&self) -> Result<Objects, StoreError> {
+        let tables = self.store.tables()?.into_iter();
+        let tables = tables.map(|it| ((RouteTable::KIND, it.key().clone()), it.into_raw()));
+        let policies = self.store.policies().await?.into_iter();
+        let policies = policies.map(|it| ((MirrorPolicy::KIND, it.key().clone()), it.into_raw()));
+        let objects = tables.chain(policies).map(|(id, mut object)| {
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.shift_remove("resourceVersion");
+            }
+            (id, object)
+        });
+        Ok(objects.collect())
     }
 
     pub(super) async fn call(&self, rollout: &Rollout, call: &Call) -> Outcome {
@@ -138,9 +130,7 @@ impl<'a> Trial<'a> {
             deferred,
         }
     }
-}
 
-impl Trial<'_> {
     /// Creates the Service of an experiment as the controller does, unless the files have it. Without the stable Service,
     /// nothing tells which of several ports is the right one: then there is no Service, and the router says what it assumes.
     async fn start_experiment(&self, name: &str) {

@@ -126,7 +126,7 @@ pub(super) struct Update<'a> {
 
 impl<'a> Update<'a> {
     /// Takes the running update of a Rollout, or starts one.
-    pub(super) fn new(subject: &'a Subject, release: ControllerRelease) -> Self {
+    pub(super) fn new(subject: &'a Subject, release: Option<ControllerRelease>) -> Self {
         let mut rollout = subject.rollout.clone();
         start(&mut rollout);
         let mut first = rollout.clone();
@@ -146,7 +146,7 @@ impl<'a> Update<'a> {
         Self {
             api: &subject.api,
             rollout,
-            release,
+            release: release.unwrap_or(ControllerRelease::NEWEST),
             first,
             canary: Pods::default(),
             stable: Pods::of(replicas),

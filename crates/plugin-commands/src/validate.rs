@@ -15,21 +15,23 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use gloo_router::{ASSUMED_PORT, from_rpc};
 use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradiction};
+use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    ANNOTATION, HeaderMatchMode, Intent, IntentKind, ManagedRoute, PluginConfig, PodHashes,
-    ServicePair, WeightSplit, match_problems,
+    ANNOTATION, HeaderMatchMode, HeaderRoute, Intent, IntentKind, ManagedRoute, PluginConfig,
+    PodHashes, ServicePair, WeightSplit, match_problems,
 };
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
 use serde_json::{Value, json};
 
-use self::report::{Problem, Report, Severity};
+use self::report::{Problem, Problems, Report, Severity};
 use self::several::Splits;
 use self::shape::Misfit;
 use super::Answer;
 use super::controller::ControllerRelease;
-use super::input::{Manifest, Spot, path, value_at};
+use super::input::{Manifest, Spot, path};
 use super::invalid_spec;
+use super::node::Refusal;
 use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
@@ -103,21 +105,34 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     let ignored = several::ignored(source, &manifests);
     let is_complete = problems.is_empty() && ignored.is_empty();
     problems.extend(ignored);
-    problems.extend(several::duplicates(source, &manifests));
+    problems.extend(several::duplicates(&manifests));
     let world = World {
         source,
         manifests: &manifests,
         release: source.release(args.controller_release).await,
-        unread: unread_tables(source, &manifests, &mut problems),
+        unread: unread_tables(&manifests, &mut problems),
     };
     let mut splits = Vec::new();
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
-        let mut checked = Checked::new(&world, manifest);
+        let Some(key) = manifest.key() else {
+            let spot = manifest.spot(&path("metadata"));
+            let message = "Rollout without metadata.name: name it".to_owned();
+            problems.insert(Problem::error(spot, message));
+            continue;
+        };
+        let mut checked = Checked {
+            world: &world,
+            block: block::of(source, &manifest.value).at,
+            problems: Problems::new(manifest, format!("Rollout {key}")),
+            bad_steps: BTreeSet::new(),
+            is_refused: false,
+            splits: None,
+        };
         checked.check().await?;
         splits.extend(checked.splits);
-        problems.extend(checked.problems);
+        problems.extend(checked.problems.found);
     }
     problems.extend(several::same_stable(&splits));
     if rollouts == 0 && is_complete {
@@ -134,27 +149,22 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
 }
 
 /// Checks every object apart from the Rollouts. Returns the tables that cannot be read.
-fn unread_tables(
-    source: &Source,
-    manifests: &[Manifest],
-    problems: &mut BTreeSet<Problem>,
-) -> BTreeSet<ObjectKey> {
+fn unread_tables(manifests: &[Manifest], problems: &mut BTreeSet<Problem>) -> BTreeSet<ObjectKey> {
     let store = MemoryRouteStore::default();
     let mut unread = BTreeSet::new();
     for manifest in manifests {
-        let stored = source.put(&store, manifest);
+        let stored = manifest.put(&store);
         if manifest.kind() != RouteTable::KIND {
             problems.extend(stored.err().map(Problem::from));
             continue;
         }
         if stored.is_err() {
-            unread.extend(source.key_of(manifest));
+            unread.extend(manifest.key());
         }
-        let object = source.with_namespace(&manifest.value);
-        let mistyped = shape::of_route_table(&object);
+        let mistyped = shape::of_route_table(&manifest.value);
         let is_said = mistyped.iter().any(|it| matches!(it, Misfit::Wrong(..)));
         problems.extend(stored.err().filter(|_| !is_said).map(Problem::from));
-        problems.extend(table::problems(manifest, object));
+        problems.extend(table::problems(manifest));
     }
     unread
 }
@@ -170,11 +180,9 @@ struct World<'a> {
 /// A Rollout, and what is wrong with it.
 struct Checked<'a> {
     world: &'a World<'a>,
-    manifest: &'a Manifest,
-    /// The Rollout as its owner wrote it.
-    api: Value,
-    label: String,
-    problems: Vec<Problem>,
+    /// The place of the plugin block.
+    block: PointerBuf,
+    problems: Problems<'a>,
     /// The steps at fault. A simulation leaves them out.
     bad_steps: BTreeSet<usize>,
     /// Whether the strategy has a fault that is not in a step.
@@ -182,58 +190,35 @@ struct Checked<'a> {
     splits: Option<Splits>,
 }
 
-impl<'a> Checked<'a> {
-    fn new(world: &'a World<'a>, manifest: &'a Manifest) -> Self {
-        let key = world.source.key_of(manifest);
-        Self {
-            world,
-            manifest,
-            label: key.map_or_else(|| "Rollout".to_owned(), |key| format!("Rollout {key}")),
-            api: world.source.with_namespace(&manifest.value),
-            problems: Vec::new(),
-            bad_steps: BTreeSet::new(),
-            is_refused: false,
-            splits: None,
-        }
-    }
-
+impl Checked<'_> {
     async fn check(&mut self) -> anyhow::Result<()> {
-        if self.world.source.key_of(self.manifest).is_none() {
-            let spot = self.manifest.spot(&path("metadata"));
-            let message = "Rollout without metadata.name: name it".to_owned();
-            self.problems.push(Problem::error(spot, message));
-            return Ok(());
-        }
-        self.spec();
-        let mut subject = match Subject::new(without_steps(&self.api, &self.bad_steps)) {
+        let manifest = self.problems.manifest;
+        self.spec(&manifest.value);
+        let mut subject = match Subject::new(without_steps(&manifest.value, &self.bad_steps)) {
             Ok(subject) => subject,
             Err(error) => {
                 // A value of another type is reported already, unless it is in metadata or in the status.
-                if self.problems.is_empty() {
-                    let unreadable = self.manifest.unreadable(&error.path, &error);
-                    self.problems.push(unreadable.into());
+                if self.problems.found.is_empty() {
+                    let unreadable = manifest.unreadable(error.path(), &error);
+                    self.problems.found.push(unreadable.into());
                 }
                 return Ok(());
             }
         };
-        let World {
-            source,
-            manifests,
-            release,
-            ..
-        } = self.world;
-        let manifest = self.manifest;
-        self.problems
-            .extend(several::references(source, manifest, manifests, &subject));
-        self.problems
-            .extend(advice::scaling_problems(manifest, &subject, *release));
-        let pong = advice::ping_pong_problem(source, manifest, &subject);
-        self.problems.extend(pong.await);
-        self.problems
-            .extend(advice::block_problems(source, manifest, &subject));
-        self.problems
-            .extend(advice::step_problems(manifest, &subject));
-        let config = self.config(&mut subject);
+        let (world, problems) = (self.world, &mut self.problems);
+        several::references(problems, world.manifests, &subject);
+        advice::about_scaling(problems, &subject, world.release);
+        advice::about_ping_pong(problems, world.source, &subject).await;
+        advice::about_block(problems, world.source, &subject);
+        advice::about_steps(problems, &subject);
+        let is_bad = block::check(problems, world.source, &mut subject);
+        let config = from_rpc::config(&world.source.policy(), &subject.rollout, &subject.key);
+        if let Err(error) = &config
+            && (!is_bad || block::is_of_several_blocks(error))
+        {
+            problems.named(&self.block, error_chain(error));
+        }
+        let config = config.ok();
         self.matches(&subject, config.as_ref());
         match config {
             Some(config) => self.routes(&subject, &config).await,
@@ -242,88 +227,66 @@ impl<'a> Checked<'a> {
     }
 
     /// Finds what the API server and the controller refuse.
-    fn spec(&mut self) {
+    fn spec(&mut self, api: &Value) {
         const VERSION: &str = "argoproj.io/v1alpha1";
-        if self.api.get("apiVersion").and_then(Value::as_str) != Some(VERSION) {
-            self.error("apiVersion", &format!("apiVersion must be {VERSION}"));
+        if api.get("apiVersion").and_then(Value::as_str) != Some(VERSION) {
+            let text = format!("apiVersion must be {VERSION}");
+            self.problems.error(&path("apiVersion"), text);
         }
-        for misfit in shape::of_rollout(&self.api) {
+        for misfit in shape::of_rollout(api) {
             match misfit {
-                Misfit::Wrong(at, text) => self.refuse(&at, &text),
+                Misfit::Wrong(at, text) => self.refuse(&path(&at), &text),
                 Misfit::Unknown(at, text) => {
-                    let message = format!("{}: the API server drops {text}", self.label);
-                    let spot = self.manifest.spot(&path(&at));
-                    self.problems.push(Problem::warning(spot, message));
+                    let text = format!("the API server drops {text}");
+                    self.problems.warn(&path(&at), text);
                 }
             }
         }
         let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
-        for refusal in invalid_spec::of_strategy(&self.api, release) {
-            self.refuse(&refusal.path, &refusal.text);
-        }
-        // The Pods do not matter to the plugin.
-        for refusal in invalid_spec::of_pods(&self.api) {
-            self.error(&refusal.path, &refusal.text);
+        let refusals = invalid_spec::of_strategy(api, release).into_iter();
+        for Refusal { at, text } in refusals.chain(invalid_spec::of_pods(api)) {
+            self.refuse(&at, &text);
         }
     }
 
-    fn error(&mut self, at: &str, text: &str) {
-        let spot = self.manifest.spot(&path(at));
-        let message = format!("{}: {text}", self.label);
-        self.problems.push(Problem::error(spot, message));
-    }
-
-    /// Reports an error at a path, which may be that of a step.
-    fn refuse(&mut self, at: &str, text: &str) {
-        self.error(at, text);
-        match step_of(at) {
+    /// Reports an error at a place, which may be in a step.
+    fn refuse(&mut self, at: &Pointer, text: &str) {
+        self.problems.error(at, text);
+        let Some(inside) = at.strip_prefix(&path("spec.strategy")) else {
+            // The rest does not matter to the plugin.
+            return;
+        };
+        let step = inside.strip_prefix(&path("canary.steps"));
+        let step = step.and_then(|it| it.first()?.decoded().parse().ok());
+        match step {
             Some(index) => drop(self.bad_steps.insert(index)),
-            None => self.is_refused |= at.starts_with("spec.strategy"),
+            None => self.is_refused = true,
         }
-    }
-
-    /// Reads the plugin block, and removes from it what is wrong.
-    fn config(&mut self, subject: &mut Subject) -> Option<PluginConfig> {
-        let source = self.world.source;
-        let problems = block::problems(source, self.manifest, subject);
-        let config = from_rpc::config(&source.policy(), &subject.rollout, &subject.key);
-        if let Err(error) = &config
-            && (problems.is_empty() || block::is_of_several_blocks(error))
-        {
-            let spot = self.block_spot(subject);
-            self.problems.push(Problem::error(spot, error_chain(error)));
-        }
-        self.problems.extend(problems);
-        config.ok()
-    }
-
-    fn block_spot(&self, subject: &Subject) -> Spot {
-        let at = block::path_of(self.world.source, &subject.api);
-        self.manifest.spot(&at)
     }
 
     /// Checks every match of the steps, of which a call would only report the first.
     fn matches(&mut self, subject: &Subject, config: Option<&PluginConfig>) {
         let is_all = config.is_some_and(|it| it.header_match() == HeaderMatchMode::All);
-        for (index, step) in subject.rollout.steps().iter().enumerate() {
+        let steps = subject.get("spec.strategy.canary.steps").items();
+        for (node, step) in steps.iter().zip(subject.rollout.steps()) {
             for route in from_rpc::managed_routes_of(step) {
-                let (key, name) = match &route {
-                    ManagedRoute::Header(route) => ("setHeaderRoute", &route.name),
-                    ManagedRoute::Mirror(route) => ("setMirrorRoute", &route.name),
+                let node = match &route {
+                    ManagedRoute::Header(_) => node.get("setHeaderRoute"),
+                    ManagedRoute::Mirror(_) => node.get("setMirrorRoute"),
                 };
-                let at = format!("spec.strategy.canary.steps[{index}].{key}");
                 for (entry, refusal) in match_problems(&route) {
-                    self.refuse(&format!("{at}.match[{entry}]"), &refusal.to_string());
+                    let at = node.get("match").at.with_trailing_token(entry);
+                    self.refuse(&at, &refusal.to_string());
                 }
-                let ManagedRoute::Header(route) = &route else {
+                let ManagedRoute::Header(HeaderRoute { name, matches, .. }) = &route else {
                     continue;
                 };
-                let headers: Vec<_> = route.matches.iter().filter_map(exact_header).collect();
+                let headers: Vec<_> = matches.iter().filter_map(exact_header).collect();
                 if let Some(header) = contradiction(&headers).filter(|_| is_all) {
                     let text = format!(
                         "managed route {name}: no request matches, because header {header} cannot have both values: set headerMatch: any"
                     );
-                    self.refuse(&at, &text);
+                    self.refuse(&node.at, &text);
                 }
             }
         }
@@ -332,7 +295,6 @@ impl<'a> Checked<'a> {
     /// Checks the routes: which ones are selected, and what an update does with them.
     async fn routes(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
         let source = self.world.source;
-        let spot = self.block_spot(subject);
         let store = self.store(subject, config).await?;
         let selection = store.select(config.route_tables(), Freshness::Live).await;
         let tables = match selection.complete() {
@@ -341,11 +303,10 @@ impl<'a> Checked<'a> {
                 let is_unread = |key: &ObjectKey| config.route_tables().names.contains(&key.name);
                 if !self.world.unread.iter().any(is_unread) {
                     let elsewhere = self.elsewhere(config).unwrap_or_default();
-                    let message = format!(
-                        "{}: the files do not have {what}: its routes are not checked{elsewhere}",
-                        self.label
+                    let text = format!(
+                        "the files do not have {what}: its routes are not checked{elsewhere}"
                     );
-                    self.problems.push(Problem::warning(spot, message));
+                    self.problems.warn(&self.block, text);
                 }
                 return Ok(());
             }
@@ -363,7 +324,7 @@ impl<'a> Checked<'a> {
         let names = &config.route_tables().names;
         let tables = self.world.manifests.iter();
         let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
-        let mut keys = tables.filter_map(|it| self.world.source.key_of(it));
+        let mut keys = tables.filter_map(Manifest::key);
         let key = keys.find(|key| names.contains(&key.name))?;
         Some(format!(
             "; RouteTable {key} needs routeTableSelector.namespace: {}",
@@ -379,19 +340,15 @@ impl<'a> Checked<'a> {
         store: &MemoryRouteStore,
         tables: &[RouteTableDoc],
     ) {
-        let spot = self.block_spot(subject);
-        let label = self.label.clone();
         // Files may lack tables that the cluster has.
         let may_lack = config.route_tables().by_label() && !self.world.source.is_live();
-        if let Some(text) = unmatched_entries(config, store).await {
-            let message = format!("{label}: {text}");
-            self.problems.push(match may_lack {
-                true => Problem::warning(
-                    spot.clone(),
-                    format!("{message}, unless another table has it"),
-                ),
-                false => Problem::error(spot.clone(), message),
-            });
+        match unmatched_entries(config, store).await {
+            Some(text) if may_lack => {
+                let text = format!("{text}, unless another table has it");
+                self.problems.warn(&self.block, text);
+            }
+            Some(text) => self.problems.error(&self.block, text),
+            None => {}
         }
         let Some(intent) = half(subject) else {
             return;
@@ -399,11 +356,12 @@ impl<'a> Checked<'a> {
         let idle = config.routes().idle(config, &intent, tables);
         if !idle.is_empty() {
             let idle = idle.join("; ");
-            let message = format!(
-                "{label}: no route that {idle} selects leads to the stable destination: correct or remove the entry"
+            let text = format!(
+                "no route that {idle} selects leads to the stable destination: correct or remove the entry"
             );
-            self.problems.push(Problem::warning(spot.clone(), message));
+            self.problems.warn(&self.block, text);
         }
+        let spot = self.problems.manifest.spot(&self.block);
         self.splits = Some(Splits::new(subject, spot, config, &intent, tables));
     }
 
@@ -429,6 +387,7 @@ impl<'a> Checked<'a> {
         }
         let mut said = BTreeSet::new();
         self.problems
+            .found
             .retain(|problem| said.insert((problem.spot.file.clone(), problem.message.clone())));
         Ok(())
     }
@@ -440,46 +399,39 @@ impl<'a> Checked<'a> {
         config: &PluginConfig,
         rollback: Option<Rollback>,
     ) -> anyhow::Result<Option<usize>> {
-        let label = self.label.clone();
         let store = self.store(subject, config).await?;
         store.put_rollout(subject.api.clone())?;
-        let trial = Trial::new(&store, self.world.source.policy(), subject);
-        let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
-        let update = Update::new(subject, release).going_back(rollback);
+        let trial = Trial::new(store, self.world.source.policy(), subject.clone());
+        let update = Update::new(subject, self.world.release).going_back(rollback);
         let passes = update.passes(None);
-        let report = run_update(&trial, &store, &passes).await?;
+        let report = run_update(&trial, &passes).await?;
         let mut refused = None;
         for pass in &report.passes {
-            let spot = match pass.pass.step {
-                Some(index) => {
-                    let at = format!("spec.strategy.canary.steps[{index}]");
-                    self.manifest.spot(&path(&at))
-                }
-                None if rollback.is_some() => self.manifest.spot(&path("spec.rollbackWindow")),
-                None => self.block_spot(subject),
+            let at = match pass.pass.step {
+                Some(index) => path(&format!("spec.strategy.canary.steps[{index}]")),
+                None if rollback.is_some() => path("spec.rollbackWindow"),
+                None => self.block.clone(),
             };
             // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
             let warnings = pass.warnings.iter();
             for warning in warnings.filter(|warning| !warning.ends_with(ASSUMED_PORT)) {
-                let message = format!("{label}: {warning}");
-                self.problems.push(Problem::warning(spot.clone(), message));
+                self.problems.warn(&at, warning);
             }
             if let Some(reason) = &pass.refused {
-                self.problems.push(Problem::error(spot, reason.clone()));
+                self.problems.named(&at, reason.clone());
                 refused = pass.pass.step;
             }
         }
         if let End::Changed(objects) = &report.end {
-            let spot = self.block_spot(subject);
-            let objects = objects.iter();
-            let messages = objects.map(|it| format!("{label}: not restored: {it}"));
-            let problems = messages.map(|message| Problem::error(spot.clone(), message));
-            self.problems.extend(problems);
+            for object in objects {
+                let text = format!("not restored: {object}");
+                self.problems.error(&self.block, text);
+            }
         }
-        let threshold = "spec.strategy.canary.replicaProgressThreshold";
+        let threshold = subject.get("spec.strategy.canary.replicaProgressThreshold");
         if report.end == End::Stuck
             && refused.is_none()
-            && value_at(&subject.api, threshold).is_some()
+            && threshold.is_set()
             && let Some(last) = passes.last()
         {
             let step = last.step.map(|index| format!("step {index}"));
@@ -487,7 +439,7 @@ impl<'a> Checked<'a> {
             let text = format!(
                 "replicaProgressThreshold: an update does not get past {step}, because the canary has fewer Pods: lower the value"
             );
-            self.error(threshold, &text);
+            self.problems.error(&threshold.at, text);
         }
         Ok(refused)
     }
@@ -505,7 +457,7 @@ impl<'a> Checked<'a> {
             let record = manifest.value.pointer("/metadata/annotations");
             manifest.kind() != RouteTable::KIND
                 || record.is_some_and(|it| it.get(ANNOTATION).is_some())
-                || source.key_of(manifest).is_some_and(|key| {
+                || manifest.key().is_some_and(|key| {
                     config
                         .route_tables()
                         .matches(&key, &labels.unwrap_or_default())
@@ -514,19 +466,13 @@ impl<'a> Checked<'a> {
         let store = Arc::new(MemoryRouteStore::default());
         for manifest in self.world.manifests.iter().filter(is_needed) {
             // What cannot be read is already reported.
-            let _ = source.put(&store, manifest);
+            let _ = manifest.put(&store);
         }
         if source.is_live() {
             source.copy_tables(subject, &store).await?;
         }
         Ok(store)
     }
-}
-
-/// Returns the step of a path, such as `spec.strategy.canary.steps[2].pause`.
-fn step_of(at: &str) -> Option<usize> {
-    let rest = at.strip_prefix("spec.strategy.canary.steps[")?;
-    rest.split(']').next()?.parse().ok()
 }
 
 /// Returns a Rollout with a pause instead of each of these steps.

@@ -8,8 +8,8 @@ use anyhow::bail;
 use clap::Args;
 use gloo_router::{Policy, from_rpc};
 use gloo_types::{
-    DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable,
-    RouteTableDoc, WrongType,
+    Document, DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable,
+    WrongType,
 };
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
@@ -19,9 +19,11 @@ use route_store::{
 use serde_json::{Value, json};
 
 use super::Misuse;
-use super::controller::{self, ControllerRelease, Pong};
+use super::controller::{self, ControllerRelease};
 use super::input::{self, Manifest, Unreadable};
-use super::invalid_spec::{self, Refusal};
+use super::invalid_spec;
+use super::node::{Node, Refusal};
+use super::trial::Trial;
 use crate::flags::{ClusterFlags, PolicyFlags};
 
 /// The source of the objects.
@@ -66,16 +68,6 @@ pub(super) struct Subject {
     pub(super) api: Value,
 }
 
-/// A Rollout with a field of another type than the API has.
-#[derive(Debug, thiserror::Error)]
-#[error("Rollout {key}: unexpected value at {path}")]
-pub(super) struct Mistyped {
-    key: ObjectKey,
-    /// Dotted path of the field.
-    pub(super) path: String,
-    source: WrongType,
-}
-
 impl Live {
     pub(super) fn policy(&self) -> Policy {
         self.policy.to_policy(&self.cluster)
@@ -92,51 +84,49 @@ impl Live {
 
     /// Whether a Rollout configures the plugin.
     pub(super) fn uses_plugin(&self, api: &Value) -> bool {
-        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
-        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
         let accepted = self.policy().plugin_names;
-        plugins
-            .map(|(name, _)| name)
-            .any(|name| accepted.contains(name))
+        plugin_names(api).any(|name| accepted.contains(name))
     }
 }
 
-impl Mistyped {
-    pub(super) const fn key(&self) -> &ObjectKey {
-        &self.key
-    }
+/// Returns the names of the plugins that a Rollout configures.
+pub(super) fn plugin_names(api: &Value) -> impl Iterator<Item = &String> {
+    let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
+    let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
+    plugins.map(|(name, _)| name)
 }
 
 impl Subject {
-    /// Returns namespace and name of an object.
-    fn key_of(api: &Value) -> ObjectKey {
-        let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
-        ObjectKey::new(
-            text("/metadata/namespace").unwrap_or_default(),
-            text("/metadata/name").unwrap_or_default(),
-        )
+    /// Reads a Rollout.
+    pub(super) fn new(api: Value) -> Result<Self, DocumentError> {
+        match serde_path_to_error::deserialize::<_, Rollout>(&api) {
+            Ok(rollout) => Ok(Self {
+                key: from_rpc::key(&rollout),
+                rollout,
+                api,
+            }),
+            Err(error) => {
+                let metadata = Node::root(&api).get("metadata");
+                let (namespace, name) = (metadata.get("namespace"), metadata.get("name"));
+                Err(DocumentError::Type {
+                    kind: "Rollout",
+                    key: format!("{}/{}", namespace.text(), name.text()),
+                    path: error.path().to_string(),
+                    source: WrongType::new(error.inner()),
+                })
+            }
+        }
     }
 
-    /// Reads a Rollout.
-    pub(super) fn new(api: Value) -> Result<Self, Mistyped> {
-        let key = Self::key_of(&api);
-        match serde_path_to_error::deserialize(&api) {
-            Ok(rollout) => Ok(Self { key, rollout, api }),
-            Err(error) => Err(Mistyped {
-                key,
-                path: error.path().to_string(),
-                source: WrongType::new(error.inner()),
-            }),
-        }
+    /// Returns the value under keys of the whole object.
+    pub(super) fn get(&self, keys: &str) -> Node<'_> {
+        Node::root(&self.api).get(keys)
     }
 
     /// Returns the stable Service; `None` if no step is an experiment.
     fn stable_of_experiments(&self) -> Option<ObjectKey> {
-        let steps = self
-            .api
-            .pointer("/spec/strategy/canary/steps")?
-            .as_array()?;
-        steps.iter().find(|step| step.get("experiment").is_some())?;
+        let steps = self.get("spec.strategy.canary.steps").items();
+        steps.iter().find(|step| step.has("experiment"))?;
         self.stable_service()
     }
 
@@ -149,10 +139,9 @@ impl Subject {
     /// Returns the Service that the controller makes for an experiment: a port for each port of the containers. `None` if the
     /// Rollout has no Pod template, or if that declares no port.
     pub(super) fn service_of_experiment(&self, name: &str) -> Option<Value> {
-        let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned();
-        let containers = of(self.api.pointer("/spec/template/spec")?, "containers")?;
-        let ports = containers.iter().filter_map(|it| of(it, "ports")).flatten();
-        let ports = ports.map(|port| json!({"name": port.get("name"), "port": port.get("containerPort"), "protocol": port.get("protocol")}));
+        let containers = self.get("spec.template.spec.containers").items();
+        let ports = containers.iter().flat_map(|it| it.get("ports").items());
+        let ports = ports.map(|port| json!({"name": port.get("name").value, "port": port.get("containerPort").value, "protocol": port.get("protocol").value}));
         let ports: Vec<Value> = ports.collect();
         let key = ObjectKey::new(&self.key.namespace, name);
         (!ports.is_empty()).then(|| service(&key, ports))
@@ -172,9 +161,19 @@ impl Source {
         self.live_objects.clusters()
     }
 
-    /// Reads the files.
+    /// Reads the files. Objects without a namespace get the default one.
     pub(super) fn read(&self) -> (Vec<Manifest>, Vec<Unreadable>) {
-        input::read(&self.files, self.recursive)
+        let (mut manifests, unreadable) = input::read(&self.files, self.recursive);
+        for manifest in &mut manifests {
+            let metadata = manifest.value.get_mut("metadata");
+            if let Some(metadata) = metadata.and_then(Value::as_object_mut) {
+                let namespace = metadata.entry("namespace").or_insert(Value::Null);
+                if namespace.is_null() {
+                    *namespace = json!(self.namespace);
+                }
+            }
+        }
+        (manifests, unreadable)
     }
 
     /// Parses `name` or `namespace/name`.
@@ -185,23 +184,13 @@ impl Source {
         }
     }
 
-    /// Returns namespace and name of an object; `None` if it has no name.
-    pub(super) fn key_of(&self, manifest: &Manifest) -> Option<ObjectKey> {
-        let text = |pointer| manifest.value.pointer(pointer).and_then(Value::as_str);
-        let namespace = text("/metadata/namespace").unwrap_or(&self.namespace);
-        Some(ObjectKey::new(namespace, text("/metadata/name")?))
-    }
-
     /// Whether tables are read from the cluster.
     pub(super) const fn is_live(&self) -> bool {
         self.live || self.files.is_empty()
     }
 
-    /// Loads the named Rollout, or the only one, and a store with its tables.
-    pub(super) async fn load(
-        &self,
-        name: Option<&str>,
-    ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
+    /// Loads the named Rollout, or the only one, and its tables.
+    pub(super) async fn load(&self, name: Option<&str>) -> anyhow::Result<Trial> {
         if let Some(file) = name.filter(|name| is_file(name)) {
             bail!(Misuse(format!(
                 "{file} is a file, not a Rollout: give it with -f"
@@ -215,18 +204,18 @@ impl Source {
             let key = self.key(name);
             let live = self.clusters().local.rollout(&key).await?;
             let live = live.ok_or_else(|| Misuse(format!("the cluster has no Rollout {key}")))?;
-            self.subject(live.raw())?
+            Subject::new(live.into_raw())?
         } else {
             let (manifests, unreadable) = self.read();
             if let Some(error) = unreadable.into_iter().next() {
                 return Err(error.into());
             }
             for manifest in &manifests {
-                self.put(&store, manifest)?;
+                manifest.put(&store)?;
             }
             let manifest = self.pick(name, &manifests)?;
-            let subject = self.subject(&manifest.value);
-            subject.map_err(|error| manifest.unreadable(&error.path, &error))?
+            let subject = Subject::new(manifest.value.clone());
+            subject.map_err(|error| manifest.unreadable(error.path(), &error))?
         };
         let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
         if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
@@ -249,48 +238,12 @@ impl Source {
                 "the files do not have {what}: give its file with -f, or read it from the cluster with --live"
             );
         }
-        Ok((subject, store))
-    }
-
-    /// Reads a Rollout, with the default namespace if it has none.
-    pub(super) fn subject(&self, api: &Value) -> Result<Subject, Mistyped> {
-        Subject::new(self.with_namespace(api))
+        Ok(Trial::new(store, self.policy(), subject))
     }
 
     /// Whether this is a Rollout that uses the plugin.
     pub(super) fn is_subject(&self, manifest: &Manifest) -> bool {
         manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
-    }
-
-    /// Adds a table, a policy or a Service to `store`. Other kinds are ignored.
-    ///
-    /// # Errors
-    /// Returns `Err` if it cannot be read. It is not added then.
-    pub(super) fn put(
-        &self,
-        store: &MemoryRouteStore,
-        manifest: &Manifest,
-    ) -> Result<(), Unreadable> {
-        let object = || self.with_namespace(&manifest.value);
-        let read = |read: Result<(), DocumentError>| {
-            read.map_err(|it| manifest.unreadable(it.path(), &it))
-        };
-        let stored = match manifest.kind() {
-            RouteTable::KIND => {
-                read(RouteTableDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
-                store.put(object()).map(drop)
-            }
-            MirrorPolicy::KIND => {
-                read(MirrorPolicyDoc::from_value(object()).and_then(|it| it.spec().map(drop)))?;
-                store.put_policy(object()).map(drop)
-            }
-            // Knative has Services, too.
-            "Service" if manifest.value.get("apiVersion") == Some(&json!("v1")) => {
-                store.put_service(object()).map(drop)
-            }
-            _ => Ok(()),
-        };
-        stored.map_err(|error| manifest.unreadable("", &error))
     }
 
     /// Returns the named Rollout of the files, or the only one that uses the plugin.
@@ -299,10 +252,9 @@ impl Source {
         name: Option<&str>,
         manifests: &'m [Manifest],
     ) -> anyhow::Result<&'m Manifest> {
-        let key = |manifest: &Manifest| Subject::key_of(&self.with_namespace(&manifest.value));
         let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
         let keys = |of: &[&Manifest]| {
-            let keys: BTreeSet<ObjectKey> = of.iter().map(|it| key(it)).collect();
+            let keys: BTreeSet<ObjectKey> = of.iter().filter_map(|it| it.key()).collect();
             let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
             keys.join(", ")
         };
@@ -310,9 +262,12 @@ impl Source {
         let mut found = all.clone();
         match name {
             None => found.retain(|it| self.is_subject(it)),
-            Some(name) if name.contains('/') => found.retain(|it| key(it) == self.key(name)),
+            Some(name) if name.contains('/') => {
+                let key = Some(self.key(name));
+                found.retain(|it| it.key() == key);
+            }
             // The namespace does not matter if the files have one Rollout of this name.
-            Some(name) => found.retain(|it| key(it).name == name),
+            Some(name) => found.retain(|it| it.key().is_some_and(|key| key.name == name)),
         }
         match (found.as_slice(), name) {
             ([only], Some(_)) if !self.is_subject(only) => {
@@ -331,8 +286,8 @@ impl Source {
                     "the files have no Rollout {name}: they have {all}"
                 )))
             }
-            ([first, .., last], _) if key(first) == key(last) => {
-                let (key, one, other) = (key(first), &first.file, &last.file);
+            ([first, .., last], _) if first.key() == last.key() => {
+                let (key, one, other) = (keys(&[first]), &first.file, &last.file);
                 bail!(Misuse(format!(
                     "Rollout {key} is in {one} and in {other}: give one of them"
                 )))
@@ -350,8 +305,8 @@ impl Source {
     pub(super) fn without_plugin(&self, manifests: &[Manifest]) -> String {
         let policy = self.policy();
         let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
-        let reasons = rollouts.map(|manifest| match self.subject(&manifest.value) {
-            _ if self.key_of(manifest).is_none() => {
+        let reasons = rollouts.map(|manifest| match Subject::new(manifest.value.clone()) {
+            _ if manifest.key().is_none() => {
                 format!(
                     "the Rollout in {} has no metadata.name: name it",
                     manifest.file
@@ -434,8 +389,7 @@ impl Source {
     /// Reads the Rollouts of the cluster, of all namespaces.
     pub(super) async fn live_rollouts(&self) -> anyhow::Result<Vec<Manifest>> {
         let rollouts = rollouts(&self.clusters().local, None).await?.into_iter();
-        let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
-        Ok(manifests.collect())
+        Ok(rollouts.map(Manifest::live).collect())
     }
 
     /// Returns the release of the controller: `named`, or that of the cluster if the cluster is read.
@@ -453,13 +407,13 @@ impl Source {
     }
 
     /// Returns the Service of a Rollout that needs preparation before its first update with ping-pong, if the cluster is read.
-    pub(super) async fn unprepared_pong(&self, subject: &Subject) -> Option<Pong> {
+    pub(super) async fn unprepared_pong(&self, subject: &Subject) -> Option<String> {
         if !self.is_live() || !subject.rollout.is_ping_pong() {
             return None;
         }
         let clusters = self.clusters();
         let live = clusters.local.rollout(&subject.key).await.ok()??;
-        let live = Subject::new(live.raw().clone()).ok()?;
+        let live = Subject::new(live.into_raw()).ok()?;
         let client = clusters.local.client().await.ok()?;
         controller::unprepared_pong(client, &subject.rollout, &live.rollout.status).await
     }
@@ -472,16 +426,32 @@ impl Source {
             false => files.collect::<Vec<_>>().join(", "),
         }
     }
+}
 
-    /// Returns an object with the default namespace if it has none.
-    pub(super) fn with_namespace(&self, object: &Value) -> Value {
-        let mut object = object.clone();
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata
-                .entry("namespace")
-                .or_insert_with(|| json!(self.namespace));
-        }
-        object
+impl Manifest {
+    /// Adds a table, a policy or a Service to `store`. Other kinds are ignored.
+    ///
+    /// # Errors
+    /// Returns `Err` if it cannot be read. It is not added then.
+    pub(super) fn put(&self, store: &MemoryRouteStore) -> Result<(), Unreadable> {
+        let stored = match self.kind() {
+            RouteTable::KIND => store.put(self.readable::<RouteTable>()?),
+            MirrorPolicy::KIND => store.put_policy(self.readable::<MirrorPolicy>()?),
+            // Knative has Services, too.
+            "Service" if self.value.get("apiVersion") == Some(&json!("v1")) => {
+                store.put_service(self.value.clone())
+            }
+            _ => return Ok(()),
+        };
+        let stored = stored.map(drop);
+        stored.map_err(|error| self.unreadable("", &error))
+    }
+
+    /// Returns the object if its `spec` can be read.
+    fn readable<K: Resource>(&self) -> Result<Value, Unreadable> {
+        let document = Document::<K>::from_value(self.value.clone());
+        let document = document.and_then(|it| it.spec().map(|_| it.into_raw()));
+        document.map_err(|error| self.unreadable(error.path(), &error))
     }
 }
 

@@ -3,23 +3,18 @@
 use clap::Parser as _;
 use gloo_router::Policy;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::super::CommandLine;
 use super::super::input::wrong_yaml;
-use super::super::world::Subject;
+use super::super::world::{self, Subject};
+use super::super::{CommandLine, PROGRAM};
 use super::Finding;
 
 pub(super) const SUBJECT: &str = "ConfigMap";
 const NAMES: &str = "plugin names";
 
-/// The prefix of the binary's name, in releases and builds.
-const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform";
-
 /// An entry of `trafficRouterPlugins` that is this plugin.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[derive(Default)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) location: String,
@@ -36,13 +31,13 @@ impl Entry {
     }
 
     fn flags(&self) -> Result<CommandLine, clap::Error> {
-        let line = [BINARY.to_owned()].into_iter().chain(self.args.clone());
+        let line = [PROGRAM.to_owned()].into_iter().chain(self.args.clone());
         CommandLine::try_parse_from(line)
     }
 
     fn is_ours(&self, policy: &Policy) -> bool {
         let file = self.location.rsplit('/').next().unwrap_or_default();
-        policy.plugin_names.contains(&self.name) || file.starts_with(BINARY)
+        policy.plugin_names.contains(&self.name) || file.starts_with(PROGRAM)
     }
 }
 
@@ -86,26 +81,22 @@ pub(super) fn read(
 
 /// Checks that the plugin starts with the args of its entry, and reads the name under which it is registered.
 fn arguments(entry: &Entry) -> Option<Finding> {
-    let Entry { name, .. } = entry;
-    match entry.flags() {
+    let name = &entry.name;
+    let message = match entry.flags() {
         Err(error) => {
             let reason = error.to_string();
             let reason = reason.lines().next().unwrap_or_default();
-            let message = format!("{name}: the plugin does not start with its args: {reason}");
-            Some(Finding::problem(SUBJECT, message))
+            format!("{name}: the plugin does not start with its args: {reason}")
         }
         Ok(line) if line.command.is_some() => {
-            let message = format!("{name}: its args contain a command for people: remove it");
-            Some(Finding::problem(SUBJECT, message))
+            format!("{name}: its args contain a command for people: remove it")
         }
-        Ok(line) if !line.flags.policy().plugin_names.contains(name) => {
-            let message = format!(
-                "{name}: the plugin does not read that name: add --plugin-name={name} to its args"
-            );
-            Some(Finding::problem(SUBJECT, message))
-        }
-        Ok(_) => None,
-    }
+        Ok(line) if !line.flags.policy().plugin_names.contains(name) => format!(
+            "{name}: the plugin does not read that name: add --plugin-name={name} to its args"
+        ),
+        Ok(_) => return None,
+    };
+    Some(Finding::problem(SUBJECT, message))
 }
 
 /// Checks that Rollouts use a name which the ConfigMap registers. Otherwise the controller reports "not configured".
@@ -113,10 +104,9 @@ pub(super) fn names(entries: &[Entry], rollouts: &[Subject]) -> Vec<Finding> {
     let policies: Vec<Policy> = entries.iter().map(Entry::flags_policy).collect();
     let mut users = 0;
     let mut findings = Vec::new();
-    for Subject { key, api, .. } in rollouts {
-        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
-        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
-        for (name, _) in plugins {
+    for rollout in rollouts {
+        let key = &rollout.key;
+        for name in world::plugin_names(&rollout.api) {
             let is_registered = entries.iter().any(|entry| entry.name == *name);
             let is_read = policies.iter().any(|it| it.plugin_names.contains(name));
             users += usize::from(is_registered);

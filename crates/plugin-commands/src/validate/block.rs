@@ -5,24 +5,19 @@ use jsonptr::PointerBuf;
 use route_planner::{ConfigProblem, PluginConfig};
 use serde_json::{Value, json};
 
-use super::report::Problem;
-use crate::input::{Manifest, path};
+use super::report::Problems;
+use crate::input::path;
+use crate::node::Node;
 use crate::world::{Source, Subject};
 
-/// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed from `subject` and the rest is
-/// parsed again.
-pub(super) fn problems(
-    source: &Source,
-    manifest: &Manifest,
-    subject: &mut Subject,
-) -> Vec<Problem> {
-    let at = path_of(source, &subject.api);
-    let Ok(mut block) = at.resolve(&subject.api).cloned() else {
-        return Vec::new();
-    };
+/// Finds every problem of a plugin block, and returns whether there is one. The parser reports one at a time, so the value is removed
+/// from `subject` and the rest is parsed again.
+pub(super) fn check(problems: &mut Problems<'_>, source: &Source, subject: &mut Subject) -> bool {
+    let Node { at, value } = of(source, &subject.api);
+    let mut block = value.clone();
     let mut has_selector = true;
     let namespaces = source.policy().destination_namespaces;
-    let mut problems = Vec::new();
+    let mut is_bad = false;
     let mut removed = PointerBuf::new();
     while let Err(error) =
         PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
@@ -30,13 +25,13 @@ pub(super) fn problems(
         let inside = path(error.problem.path().unwrap_or_default());
         // A value may be missing only because a wrong one was removed.
         let follows = match error.problem {
-            ConfigProblem::NoSelector => !problems.is_empty(),
+            ConfigProblem::NoSelector => is_bad,
             ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
             _ => false,
         };
         if !follows {
-            let spot = manifest.spot(&at.concat(&inside));
-            problems.push(Problem::error(spot, error.to_string()));
+            is_bad = true;
+            problems.named(&at.concat(&inside), error.to_string());
         }
         let goes_on = match (&error.problem, block.as_object_mut()) {
             (ConfigProblem::NoSelector, Some(block)) => {
@@ -52,7 +47,7 @@ pub(super) fn problems(
         removed = inside;
     }
     let mut api = subject.api.clone();
-    if !problems.is_empty()
+    if is_bad
         && has_selector
         && let Ok(whole) = at.resolve_mut(&mut api)
     {
@@ -61,16 +56,20 @@ pub(super) fn problems(
             *subject = rest;
         }
     }
-    problems
+    is_bad
 }
 
-/// Returns the path of the plugin block that is read.
-pub(super) fn path_of(source: &Source, api: &Value) -> PointerBuf {
-    let plugins = path("spec.strategy.canary.trafficRouting.plugins");
+/// Returns the plugin block that is read.
+pub(super) fn of<'v>(source: &Source, api: &'v Value) -> Node<'v> {
+    let plugins = Node::root(api).get("spec.strategy.canary.trafficRouting.plugins");
     let names = source.policy().plugin_names.into_iter();
-    let mut blocks = names.map(|name| plugins.with_trailing_token(name));
-    let block = blocks.find(|at| at.resolve(api).is_ok());
-    block.unwrap_or(plugins)
+    // A name may have a dot.
+    let mut blocks = names.filter_map(|name| {
+        let value = plugins.value.get(&name)?;
+        let at = plugins.at.with_trailing_token(name);
+        Some(Node { at, value })
+    });
+    blocks.next().unwrap_or(plugins.clone())
 }
 
 /// Whether a Rollout has several blocks of the plugin, of which only the first is checked.

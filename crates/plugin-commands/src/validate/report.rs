@@ -1,9 +1,12 @@
 //! Problems, and how they are printed.
 
+use std::fmt::Display;
+
+use jsonptr::Pointer;
 use serde::Serialize;
 
-use crate::input::{Spot, Unreadable};
-use crate::output::{BOLD, GREEN, RED, YELLOW, styled};
+use crate::input::{Manifest, Spot, Unreadable};
+use crate::output::{BOLD, GREEN, RED, YELLOW, line, styled};
 
 /// The result of the checks.
 #[derive(Debug, Serialize)]
@@ -51,24 +54,64 @@ impl Problem {
     }
 }
 
+/// The problems of one object.
+#[derive(Debug)]
+pub(super) struct Problems<'m> {
+    pub(super) manifest: &'m Manifest,
+    /// Names the object at the start of each message.
+    label: String,
+    pub(super) found: Vec<Problem>,
+}
+
+impl<'m> Problems<'m> {
+    pub(super) fn new(manifest: &'m Manifest, label: String) -> Self {
+        let found = Vec::new();
+        Self {
+            manifest,
+            label,
+            found,
+        }
+    }
+
+    pub(super) fn error(&mut self, at: &Pointer, text: impl Display) {
+        let message = format!("{}: {text}", self.label);
+        self.named(at, message);
+    }
+
+    /// Adds an error whose message names the object already.
+    pub(super) fn named(&mut self, at: &Pointer, message: String) {
+        let spot = self.manifest.spot(at);
+        self.found.push(Problem::error(spot, message));
+    }
+
+    pub(super) fn warn(&mut self, at: &Pointer, text: impl Display) {
+        let message = format!("{}: {text}", self.label);
+        let spot = self.manifest.spot(at);
+        self.found.push(Problem::warning(spot, message));
+    }
+}
+
+impl Severity {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
+    let (mut errors, mut warnings) = (0, 0);
     for problem in &report.problems {
-        let severity = match problem.severity {
-            Severity::Error => styled(RED, "error"),
-            Severity::Warning => styled(YELLOW, "warning"),
+        let (style, count) = match problem.severity {
+            Severity::Error => (RED, &mut errors),
+            Severity::Warning => (YELLOW, &mut warnings),
         };
-        let spot = styled(BOLD, &problem.spot.to_string());
-        text += &format!(
-            "{spot}: {severity}: {}\n",
-            rollouts_rpc::escaped(&problem.message)
-        );
+        *count += 1;
+        text += &format!("{}: ", styled(BOLD, &problem.spot.to_string()));
+        text += &line(style, problem.severity.word(), &problem.message);
     }
-    let count = |severity| {
-        let problems = report.problems.iter();
-        problems.filter(|it| it.severity == severity).count()
-    };
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     let checked = format!(
         "Rollouts: {}, RouteTables: {}, errors: {errors}, warnings: {warnings}",
         report.rollouts, report.route_tables
@@ -80,21 +123,13 @@ pub(super) fn text(report: &Report) -> String {
 /// Formats problems as workflow commands of GitHub Actions.
 pub(super) fn github(report: &Report) -> String {
     let mut text = String::new();
-    for Problem {
-        spot,
-        severity,
-        message,
-    } in &report.problems
-    {
-        let kind = match severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
+    for problem in &report.problems {
+        let (spot, kind) = (&problem.spot, problem.severity.word());
         text += &format!("::{kind} file={}", property(&spot.file));
         if let (Some(line), Some(column)) = (spot.line, spot.column) {
             text += &format!(",line={line},col={column}");
         }
-        text += &format!("::{}\n", escaped(message));
+        text += &format!("::{}\n", escaped(&problem.message));
     }
     text
 }

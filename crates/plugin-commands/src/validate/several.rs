@@ -8,38 +8,35 @@ use route_planner::{DestinationChange, Edit, Intent, PluginConfig, plan};
 use serde_json::Value;
 use strict_json::resembles;
 
-use super::report::Problem;
+use super::report::{Problem, Problems};
 use crate::controller::HASH_LABEL;
-use crate::input::{Manifest, Spot, path, value_at};
+use crate::input::{Manifest, Spot, path};
+use crate::node::Node;
 use crate::world::{Source, Subject};
 
+/// The kinds of objects that are read, besides Services.
+const KINDS: [&str; 3] = ["Rollout", RouteTable::KIND, MirrorPolicy::KIND];
+
 /// Finds objects that are in the files more than once. The later one would replace the earlier one.
-pub(super) fn duplicates(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
-    let mut seen: BTreeMap<(String, ObjectKey), Spot> = BTreeMap::new();
+pub(super) fn duplicates(manifests: &[Manifest]) -> Vec<Problem> {
+    let mut seen: BTreeMap<String, Spot> = BTreeMap::new();
     let mut problems = Vec::new();
     for manifest in manifests {
-        let Some(key) = source.key_of(manifest) else {
+        let (Some(key), kind) = (manifest.key(), manifest.kind()) else {
             continue;
         };
-        let kind = manifest.kind();
-        if !matches!(
-            kind,
-            "Rollout" | RouteTable::KIND | MirrorPolicy::KIND | "Service"
-        ) {
+        if !KINDS.contains(&kind) && kind != "Service" {
             continue;
         }
-        let version = manifest.value.get("apiVersion").and_then(Value::as_str);
-        let group = version.unwrap_or_default().split('/').next();
-        let id = format!("{kind}.{}", group.unwrap_or_default());
+        let version = Node::root(&manifest.value).get("apiVersion").text();
+        let group = version.split('/').next();
+        let id = format!("{kind} {key} of {}", group.unwrap_or_default());
         let spot = manifest.spot(&path("metadata"));
-        match seen.get(&(id.clone(), key.clone())) {
-            Some(first) => {
-                let text = format!("{kind} {key} is also in {first}: remove one of them");
-                problems.push(Problem::error(spot, text));
-            }
-            None => {
-                seen.insert((id, key), spot);
-            }
+        if let Some(first) = seen.get(&id) {
+            let text = format!("{kind} {key} is also in {first}: remove one of them");
+            problems.push(Problem::error(spot, text));
+        } else {
+            seen.insert(id, spot);
         }
     }
     problems
@@ -47,11 +44,11 @@ pub(super) fn duplicates(source: &Source, manifests: &[Manifest]) -> Vec<Problem
 
 /// Finds objects that are ignored because of a mistake: a misspelt kind, or a plugin block that has another path.
 pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
-    const KINDS: [&str; 3] = ["Rollout", RouteTable::KIND, MirrorPolicy::KIND];
     let mut problems = Vec::new();
     for manifest in manifests {
         let kind = manifest.kind();
-        if let Some(known) = KINDS.into_iter().find(|known| is_misspelt(kind, known)) {
+        let is_near = |known: &&str| kind != *known && resembles(kind, &[known]);
+        if let Some(known) = KINDS.into_iter().find(is_near) {
             let text = format!(
                 "kind {} is not known: did you mean {known}? The object is ignored",
                 kind.escape_debug()
@@ -73,7 +70,7 @@ fn lost_block(source: &Source, manifest: &Manifest) -> Option<Problem> {
     let right = format!("spec.strategy.canary.trafficRouting.plugins.{name}");
     let text = format!(
         "Rollout {}: {} is not read: did you mean {right}? Without it the controller does not call the plugin, and the Rollout is not checked",
-        source.key_of(manifest)?,
+        manifest.key()?,
         found.join("."),
     );
     // The position of the first key that differs.
@@ -105,47 +102,31 @@ fn block_below<'n>(value: &Value, names: &'n [String], at: &mut Vec<String>) -> 
     None
 }
 
-fn is_misspelt(word: &str, known: &str) -> bool {
-    word != known && resembles(word, &[known])
-}
-
 /// Finds Services of the files that the controller refuses for a Rollout, because their selector has a label that its Pods lack, and
 /// names of Services and AnalysisTemplates that are probably misspelt, because the files have another one with nearly this name.
-pub(super) fn references(
-    source: &Source,
-    manifest: &Manifest,
-    manifests: &[Manifest],
-    subject: &Subject,
-) -> Vec<Problem> {
+pub(super) fn references(problems: &mut Problems<'_>, manifests: &[Manifest], subject: &Subject) {
     let objects: Vec<(&Manifest, &str, ObjectKey)> = manifests
         .iter()
-        .filter_map(|it| Some((it, it.kind(), source.key_of(it)?)))
+        .filter_map(|it| Some((it, it.kind(), it.key()?)))
         .filter(|(_, _, key)| key.namespace == subject.key.namespace)
         .collect();
     let labels = subject.api.pointer("/spec/template/metadata/labels");
-    let references = names_in(&subject.api);
-    let names: BTreeSet<&str> = references.iter().map(|(_, _, name)| *name).collect();
-    let mut problems = Vec::new();
-    for (at, kind, name) in &references {
+    let references = references_of(subject);
+    let names: BTreeSet<&str> = references.iter().map(|(it, _)| it.text()).collect();
+    for (reference, kind) in &references {
+        let name = reference.text();
         let same_kind = objects.iter().filter(|(_, it, _)| it == kind);
-        let Some((service, _, key)) = same_kind.clone().find(|(_, _, key)| key.name == **name)
-        else {
+        let Some((service, _, key)) = same_kind.clone().find(|(_, _, key)| key.name == name) else {
             let near = same_kind.map(|(_, _, key)| key.name.as_str());
             let mut near = near.filter(|it| !names.contains(it) && resembles(name, &[it]));
             if let Some(near) = near.next() {
-                let text = format!(
-                    "Rollout {}: the files have no {kind} {name}: did you mean {near}?",
-                    subject.key
-                );
-                problems.push(Problem::warning(manifest.spot(&path(at)), text));
+                let text = format!("the files have no {kind} {name}: did you mean {near}?");
+                problems.warn(&reference.at, text);
             }
             continue;
         };
-        let selector = service
-            .value
-            .pointer("/spec/selector")
-            .and_then(Value::as_object);
-        let mut selector = selector.into_iter().flatten();
+        let selector = Node::root(&service.value).get("spec.selector");
+        let mut selector = selector.value.as_object().into_iter().flatten();
         let missing = selector.find(|(label, value)| {
             let of_pods = labels.and_then(|labels| labels.get(label.as_str()));
             labels.is_some() && *label != HASH_LABEL && of_pods != Some(*value)
@@ -155,44 +136,29 @@ pub(super) fn references(
                 "Service {key}: the Pods of Rollout {} do not have the label {label} of its selector, and the controller refuses the Rollout: make them equal",
                 subject.key
             );
-            problems.push(Problem::error(service.spot(&path("spec.selector")), text));
+            let spot = service.spot(&path("spec.selector"));
+            problems.found.push(Problem::error(spot, text));
         }
     }
-    problems
 }
 
-/// Returns the Services and AnalysisTemplates that a Rollout names: path, kind and name.
-fn names_in(api: &Value) -> Vec<(String, &'static str, &str)> {
-    let canary = "spec.strategy.canary";
+/// Returns the names of Services and AnalysisTemplates in a Rollout, each with its kind.
+fn references_of(subject: &Subject) -> Vec<(Node<'_>, &'static str)> {
+    let canary = subject.get("spec.strategy.canary");
     let services = [
         "stableService",
         "canaryService",
         "pingPong.pingService",
         "pingPong.pongService",
     ];
-    let services = services.map(|key| (format!("{canary}.{key}"), "Service"));
-    let steps = api
-        .pointer("/spec/strategy/canary/steps")
-        .and_then(Value::as_array);
-    let analyses =
-        (0..steps.map_or(0, Vec::len)).map(|index| format!("{canary}.steps[{index}].analysis"));
-    let analyses = analyses.chain([format!("{canary}.analysis")]);
-    let templates = analyses.flat_map(|at| {
-        let templates = value_at(api, &format!("{at}.templates"));
-        let count = templates.and_then(Value::as_array).map_or(0, Vec::len);
-        (0..count).map(move |index| {
-            (
-                format!("{at}.templates[{index}].templateName"),
-                "AnalysisTemplate",
-            )
-        })
-    });
-    let all = services.into_iter().chain(templates);
-    let named = all.filter_map(|(at, kind)| {
-        let name = value_at(api, &at)?.as_str()?;
-        Some((at, kind, name))
-    });
-    named.collect()
+    let services = services.map(|keys| (canary.get(keys), "Service"));
+    let holders = canary.get("steps").items().into_iter();
+    let analyses = holders.chain([canary]).map(|it| it.get("analysis"));
+    let templates = analyses.flat_map(|it| it.get("templates").items());
+    let templates = templates.map(|it| (it.get("templateName"), "AnalysisTemplate"));
+    let mut references: Vec<_> = services.into_iter().chain(templates).collect();
+    references.retain(|(name, _)| name.value.is_string());
+    references
 }
 
 /// The destinations that a Rollout splits.

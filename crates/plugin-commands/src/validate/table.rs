@@ -1,90 +1,69 @@
 //! The problems of a RouteTable that need no Rollout.
 
-use std::fmt;
-
 use gloo_types::{
-    HttpRequestMatcher, Resource as _, RouteTable, RouteTableDoc, RouteTableSpec,
-    combination_violations, unreachable, violations,
+    Resource as _, RouteTable, RouteTableDoc, combination_violations, unreachable, violations,
 };
 use route_planner::check_pattern;
-use serde_json::Value;
 
-use super::report::Problem;
+use super::report::{Problem, Problems};
 use super::shape::{self, Misfit};
 use crate::input::{Manifest, path};
+use crate::node::Node;
 
-/// Returns the problems of a table. `object` is the one of `manifest`, with its namespace.
-pub(super) fn problems(manifest: &Manifest, object: Value) -> Vec<Problem> {
-    let spot = |at: &str| manifest.spot(&path(at));
-    let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
-    let namespace = text("/metadata/namespace").unwrap_or_default();
-    let Some(name) = text("/metadata/name") else {
+/// Returns the problems of a table.
+pub(super) fn problems(manifest: &Manifest) -> Vec<Problem> {
+    let Some(key) = manifest.key() else {
         return Vec::new();
     };
-    let label = format!("RouteTable {namespace}/{name}");
-    let error =
-        |at: &str, what: &dyn fmt::Display| Problem::error(spot(at), format!("{label}: {what}"));
-    let warning =
-        |at: &str, what: &dyn fmt::Display| Problem::warning(spot(at), format!("{label}: {what}"));
-    let mut problems = Vec::new();
+    let mut problems = Problems::new(manifest, format!("RouteTable {key}"));
+    let table = Node::root(&manifest.value);
     let expected = format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION);
-    if text("/apiVersion") != Some(&expected) {
+    if table.get("apiVersion").text() != expected {
         let message = format!("apiVersion must be {expected}");
-        problems.push(error("apiVersion", &message));
+        problems.error(&path("apiVersion"), message);
     }
-    for misfit in shape::of_route_table(&object) {
-        problems.push(match misfit {
-            Misfit::Wrong(at, text) => error(&at, &text),
-            Misfit::Unknown(at, text) => warning(&at, &format!("Gloo ignores {text}")),
-        });
-    }
-    let combinations = combination_violations(object.get("spec").unwrap_or(&Value::Null));
-    problems.extend(combinations.iter().map(|it| error(&it.path, it)));
-    let table = RouteTableDoc::from_value(object);
-    let Ok(spec) = table.and_then(|table| table.spec()) else {
-        return problems;
-    };
-    let violations = violations(&spec).into_iter();
-    problems.extend(violations.map(|violation| error(&violation.path, &violation)));
-    let unreachable = unreachable(&spec).into_iter();
-    problems.extend(unreachable.map(|violation| warning(&violation.path, &violation)));
-    for (at, pattern) in patterns(&spec) {
-        if let Err(problem) = check_pattern(pattern) {
-            let text = format!("{at}: RE2 does not accept the pattern: {problem}");
-            problems.push(error(&at, &text));
+    for misfit in shape::of_route_table(&manifest.value) {
+        match misfit {
+            Misfit::Wrong(at, text) => problems.error(&path(&at), text),
+            Misfit::Unknown(at, text) => {
+                problems.warn(&path(&at), format!("Gloo ignores {text}"));
+            }
         }
     }
-    problems
+    for violation in combination_violations(table.get("spec").value) {
+        problems.error(&path(&violation.path), &violation);
+    }
+    let document = RouteTableDoc::from_value(manifest.value.clone());
+    let Ok(spec) = document.and_then(|table| table.spec()) else {
+        return problems.found;
+    };
+    for violation in violations(&spec) {
+        problems.error(&path(&violation.path), &violation);
+    }
+    for violation in unreachable(&spec) {
+        problems.warn(&path(&violation.path), &violation);
+    }
+    for pattern in patterns(&table) {
+        if let Err(problem) = check_pattern(pattern.text()) {
+            let text = format!("{pattern}: RE2 does not accept the pattern: {problem}");
+            problems.error(&pattern.at, text);
+        }
+    }
+    problems.found
 }
 
-/// Returns the regular expressions of the matchers, each with its path.
-fn patterns(spec: &RouteTableSpec) -> Vec<(String, &str)> {
+/// Returns the regular expressions of the matchers.
+fn patterns<'v>(table: &Node<'v>) -> Vec<Node<'v>> {
     let mut patterns = Vec::new();
-    for (index, route) in spec.http.iter().enumerate() {
-        for (position, matcher) in route.matchers.iter().enumerate() {
-            let at = format!("spec.http[{index}].matchers[{position}]");
-            let HttpRequestMatcher {
-                uri,
-                headers,
-                query_parameters,
-                ..
-            } = matcher;
-            let uri = uri.as_ref().and_then(|uri| uri.regex.as_deref());
-            patterns.extend(uri.map(|regex| (format!("{at}.uri.regex"), regex)));
-            for (index, header) in headers.iter().enumerate() {
-                let regex = header
-                    .value
-                    .as_deref()
-                    .filter(|_| header.regex == Some(true));
-                patterns.extend(regex.map(|regex| (format!("{at}.headers[{index}].value"), regex)));
-            }
-            for (index, parameter) in query_parameters.iter().enumerate() {
-                let is_regex = parameter.regex == Some(true);
-                let regex = parameter.value.as_deref().filter(|_| is_regex);
-                let at = format!("{at}.queryParameters[{index}].value");
-                patterns.extend(regex.map(|regex| (at, regex)));
-            }
+    let routes = table.get("spec.http").items().into_iter();
+    for matcher in routes.flat_map(|route| route.get("matchers").items()) {
+        patterns.push(matcher.get("uri.regex"));
+        for key in ["headers", "queryParameters"] {
+            let mut conditions = matcher.get(key).items();
+            conditions.retain(|it| it.get("regex").is_true());
+            patterns.extend(conditions.iter().map(|it| it.get("value")));
         }
     }
+    patterns.retain(Node::is_set);
     patterns
 }
