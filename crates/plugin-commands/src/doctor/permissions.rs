@@ -144,39 +144,26 @@ pub fn permissions() -> Vec<Permissions> {
     .collect()
 }
 
+/// Permissions, and the namespaces in which they are enough; empty if they have to be for all.
+type Check = (Permissions, Vec<String>);
+
 /// Returns the checks in the cluster of the RouteTables, for all namespaces or for each of `namespaces`.
 pub(super) fn of_tables(mirrors: bool, namespaces: &[String]) -> Vec<Check> {
     let of_mirrors: &[Permissions] = if mirrors { &OF_MIRRORS } else { &[] };
-    anywhere(&[&OF_TABLES, of_mirrors, &OF_EVENTS], namespaces)
+    in_each(&[&OF_TABLES, of_mirrors, &OF_EVENTS], namespaces)
 }
 
 /// Returns the checks in the cluster of the Rollouts, for all namespaces or for each of `namespaces`, and for the
 /// controller's.
 pub(super) fn of_rollouts(namespaces: &[String], controller: &str) -> Vec<Check> {
-    let mut checks = anywhere(&[&OF_ROLLOUTS, &OF_EVENTS], namespaces);
-    checks.push(Check {
-        need: OF_LEASES,
-        everywhere: false,
-        namespaces: vec![controller.to_owned()],
-    });
+    let mut checks = in_each(&[&OF_ROLLOUTS, &OF_EVENTS], namespaces);
+    checks.push((OF_LEASES, vec![controller.to_owned()]));
     checks
 }
 
-fn anywhere(needs: &[&[Permissions]], namespaces: &[String]) -> Vec<Check> {
-    let check = |need: Permissions| Check {
-        need,
-        everywhere: true,
-        namespaces: namespaces.to_vec(),
-    };
-    needs.concat().into_iter().map(check).collect()
-}
-
-/// Permissions, and the namespaces in which they are checked.
-pub(super) struct Check {
-    need: Permissions,
-    /// Whether permission for all namespaces is checked first.
-    everywhere: bool,
-    namespaces: Vec<String>,
+fn in_each(needs: &[&[Permissions]], namespaces: &[String]) -> Vec<Check> {
+    let needs = needs.concat().into_iter();
+    needs.map(|need| (need, namespaces.to_vec())).collect()
 }
 
 /// Permissions with missing verbs, each with its namespaces.
@@ -203,10 +190,10 @@ pub(super) async fn examine(cluster: Cluster<'_>, checks: Vec<Check>) -> Vec<Fin
         user,
     };
     let mut missing = Vec::new();
-    for check in checks {
-        match asker.missing(&check).await {
+    for (need, namespaces) in checks {
+        match asker.missing(&need, &namespaces).await {
             Ok(verbs) if verbs.is_empty() => {}
-            Ok(verbs) => missing.push((check.need, verbs)),
+            Ok(verbs) => missing.push((need, verbs)),
             Err(error) => {
                 let error = ClientError::from(error);
                 let message = format!("cannot be checked: {}", error_chain(&error));
@@ -253,19 +240,14 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    async fn missing(&mut self, check: &Check) -> Result<Vec<(&'static str, String)>, Error> {
-        let Check {
-            need,
-            everywhere,
-            namespaces,
-        } = check;
+    async fn missing(
+        &mut self,
+        need: &Permissions,
+        namespaces: &[String],
+    ) -> Result<Vec<(&'static str, String)>, Error> {
         let mut verbs = Vec::new();
         for verb in need.verbs {
-            if *everywhere && self.is_allowed(need, verb, None).await? {
-                continue;
-            }
-            if namespaces.is_empty() {
-                verbs.push((*verb, "all namespaces".to_owned()));
+            if self.is_allowed(need, verb, None).await? {
                 continue;
             }
             let mut denied = Vec::new();
@@ -274,7 +256,9 @@ impl Asker<'_> {
                     denied.push(namespace.as_str());
                 }
             }
-            if !denied.is_empty() {
+            if namespaces.is_empty() {
+                verbs.push((*verb, "all namespaces".to_owned()));
+            } else if !denied.is_empty() {
                 verbs.push((*verb, format!("namespace {}", denied.join(", "))));
             }
         }

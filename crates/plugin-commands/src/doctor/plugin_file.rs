@@ -40,52 +40,42 @@ pub(super) async fn check(entry: &Entry) -> Finding {
         }),
     };
     match read {
-        Ok(bytes) => compare(entry, &hex(&bytes)),
+        Ok(bytes) => compare(entry, &bytes),
         Err(reason) => Finding::warning(SUBJECT, format!("{name}: {reason}")),
     }
 }
 
-fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
-}
-
 /// Returns a mistake of the entry that keeps the controller from starting.
 fn mistake(entry: &Entry) -> Option<String> {
-    let Entry {
-        name,
-        location,
-        sha256,
-        ..
-    } = entry;
-    if !sha256.is_empty() && !is_digest(sha256) {
+    let (name, digits) = (&entry.name, &entry.sha256);
+    let is_digit = |c| matches!(c, '0'..='9' | 'a'..='f');
+    if !digits.is_empty() && (digits.len() != 64 || !digits.chars().all(is_digit)) {
         return Some(format!(
             "{name}: sha256 must be 64 lower-case hexadecimal digits"
         ));
     }
-    let schemes = ["file://", "https://", "http://"];
-    let is_known = schemes.iter().any(|scheme| location.starts_with(scheme));
+    let mut schemes = ["file://", "https://", "http://"].iter();
+    let is_known = schemes.any(|scheme| entry.location.starts_with(scheme));
     (!is_known).then(|| format!("{name}: location must start with file://, https:// or http://"))
 }
 
 /// Compares the checksum of the file with that of the entry.
-fn compare(entry: &Entry, actual: &str) -> Finding {
-    let Entry {
-        name,
-        location,
-        sha256,
-        ..
-    } = entry;
-    let place = location.strip_prefix("file://");
-    if !sha256.is_empty() && actual != *sha256 {
-        let place = place.unwrap_or(location);
+fn compare(entry: &Entry, bytes: &[u8]) -> Finding {
+    let (name, location, expected) = (&entry.name, &entry.location, &entry.sha256);
+    let digest = digest(&SHA256, bytes);
+    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    let actual: String = digits.collect();
+    let path = location.strip_prefix("file://");
+    let place = path.unwrap_or(location);
+    if !expected.is_empty() && actual != *expected {
         let message = format!(
-            "{name}: {place} has sha256 {actual}, the entry says {sha256}: correct one of them"
+            "{name}: {place} has sha256 {actual}, the entry says {expected}: correct one of them"
         );
         return Finding::problem(SUBJECT, message);
     }
-    match place {
+    match path {
         Some(path) => Finding::ok(SUBJECT, format!("{name}: {path}, sha256 {actual}")),
-        None if sha256.is_empty() => {
+        None if expected.is_empty() => {
             let message = format!(
                 "{name}: the controller does not check what it downloads: add sha256: {actual} to the entry"
             );
@@ -96,12 +86,6 @@ fn compare(entry: &Entry, actual: &str) -> Finding {
             format!("{name}: downloaded from {location}, sha256 {actual} as in the entry"),
         ),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digest = digest(&SHA256, bytes);
-    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
 }
 
 /// Downloads a file, with the HTTP client that reaches the API server.
@@ -154,8 +138,7 @@ async fn fetch(uri: &Uri) -> Result<(StatusCode, Option<String>, Vec<u8>), kube:
 
 /// Returns the target of a redirect, which may be a path of the same server.
 fn resolve(from: &Uri, target: &str) -> Result<Uri, String> {
-    let server = (from.scheme_str(), from.authority());
-    let absolute = match server {
+    let absolute = match (from.scheme_str(), from.authority()) {
         (Some(scheme), Some(authority)) if target.starts_with('/') => {
             format!("{scheme}://{authority}{target}")
         }
