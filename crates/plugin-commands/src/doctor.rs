@@ -25,7 +25,6 @@ use serde::Serialize;
 
 use self::config_map::Entry;
 use self::permissions::Cluster;
-use super::Answer;
 use super::controller::{self, ControllerRelease, Deployed};
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
@@ -105,12 +104,12 @@ impl Finding {
     }
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let clusters = args.live.clusters();
     let findings = check_cluster(args, &clusters).await?;
     output::print(&args.output.render(&findings, |findings| text(findings))?)?;
     let is_ok = findings.iter().all(|it| it.verdict != Verdict::Problem);
-    Ok(if is_ok { Answer::Yes } else { Answer::No })
+    Ok(is_ok)
 }
 
 async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding>> {
@@ -148,8 +147,9 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
         false => None,
     };
     let rollouts = read.as_deref().unwrap_or_default();
-    let config = |it: &Subject| from_rpc::config(&policy, &it.rollout, &it.key).ok();
-    let users = rollouts.iter().filter_map(|it| Some((it, config(it)?)));
+    let users = rollouts
+        .iter()
+        .filter_map(|it| Some((it, it.config(&policy).ok()?)));
     let users: Vec<(&Subject, PluginConfig)> = users.collect();
     // Without the Rollouts, nothing is known about the names that they use and the tables that they select.
     if read.is_some() {

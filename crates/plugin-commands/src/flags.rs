@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use gloo_router::Policy;
 use gloo_router::background::Settings;
@@ -71,7 +71,7 @@ pub struct Flags {
         value_name = "SWITCH",
         default_value = "on",
         action = ArgAction::Set,
-        value_parser = PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
+        value_parser = switch()
     )]
     pub promotion_guard: bool,
 
@@ -82,7 +82,7 @@ pub struct Flags {
         value_name = "SWITCH",
         default_value = "on",
         action = ArgAction::Set,
-        value_parser = PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
+        value_parser = switch()
     )]
     repair: bool,
 
@@ -269,13 +269,16 @@ impl ClusterFlags {
     }
 }
 
+fn switch() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f32 = text
-        .parse()
-        .map_err(|_| "expected a number of seconds".to_owned())?;
-    match Duration::try_from_secs_f32(seconds) {
-        Ok(timeout) if !timeout.is_zero() => Ok(timeout),
-        _ => Err("expected a number of seconds above 0".to_owned()),
+    let seconds = text.parse().ok().map(Duration::try_from_secs_f32);
+    match seconds {
+        Some(Ok(timeout)) if !timeout.is_zero() => Ok(timeout),
+        Some(_) => Err("expected a number of seconds above 0".to_owned()),
+        None => Err("expected a number of seconds".to_owned()),
     }
 }
 
@@ -286,11 +289,8 @@ fn cluster_name(text: &str) -> Result<String, String> {
         && text.starts_with(legal)
         && text.ends_with(legal)
         && text.chars().all(|c| legal(c) || matches!(c, '-' | '.'));
-    if is_name {
-        Ok(text.to_owned())
-    } else {
-        Err("expected a name of lower case letters, digits, - and .".to_owned())
-    }
+    let name = is_name.then(|| text.to_owned());
+    name.ok_or_else(|| "expected a name of lower case letters, digits, - and .".to_owned())
 }
 
 pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {

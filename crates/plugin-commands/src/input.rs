@@ -9,8 +9,8 @@ use gloo_types::{ObjectKey, WrongType};
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_line;
 use route_store::RolloutDoc;
-use serde::{Deserialize, Serialize};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_saphyr::{Location, MessageFormatter as _, Spanned, UserMessageFormatter};
 

@@ -4,7 +4,7 @@ use std::{env, fs, path::PathBuf};
 
 use anyhow::Context as _;
 
-use super::{Answer, output};
+use super::output;
 
 /// Copy this program into a directory, such as the volume that an init container shares with the controller.
 ///
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     directory: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) fn run(args: &Args) -> anyhow::Result<bool> {
     let program = env::current_exe().context("cannot find this program")?;
     let path = args.directory.join(crate::PROGRAM);
     let partial = path.with_extension("partial");
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Answer> {
         .and_then(|_| fs::rename(&partial, &path))
         .with_context(|| format!("cannot write {}", path.display()))?;
     output::print(&format!("installed {}\n", path.display()))?;
-    Ok(Answer::Yes)
+    Ok(true)
 }
 
 #[cfg(test)]

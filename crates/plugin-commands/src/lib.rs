@@ -97,12 +97,13 @@ enum Command {
 #[error("{0}")]
 struct Misuse(String);
 
-/// The answer of a command that succeeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Yes,
-    No,
+/// Returns a [`Misuse`] with this text as the error of the function.
+macro_rules! misuse {
+    ($($text:tt)*) => {
+        return Err(crate::Misuse(format!($($text)*)).into())
+    };
 }
+use misuse;
 
 impl CommandLine {
     /// Parses the command line of this process. Returns the exit code if there is nothing else to do: after `--help`, or if the
@@ -130,8 +131,8 @@ impl CommandLine {
             return plugin(&self.flags);
         };
         match answer(command) {
-            Ok(Answer::Yes) => ExitCode::SUCCESS,
-            Ok(Answer::No) => ExitCode::from(1),
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(1),
             Err(error) => failed(&error),
         }
     }
@@ -154,7 +155,8 @@ fn without_os_number(text: &str) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-fn answer(command: &Command) -> anyhow::Result<Answer> {
+/// Runs a command. Returns `false` if it has found a problem, or has not done what was asked.
+fn answer(command: &Command) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -173,7 +175,7 @@ fn answer(command: &Command) -> anyhow::Result<Answer> {
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut command, name, &mut script);
                 output::print(&String::from_utf8_lossy(&script))?;
-                Ok(Answer::Yes)
+                Ok(true)
             }
         }
     })

@@ -7,7 +7,7 @@ use jsonptr::PointerBuf;
 use serde_json::Value;
 
 /// A value of an object. An absent one is `null`, because the API server treats both alike.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node<'v> {
     pub(crate) at: PointerBuf,
     pub(crate) value: &'v Value,
@@ -43,14 +43,18 @@ impl<'v> Node<'v> {
             .unwrap_or_default()
     }
 
+    /// Returns one item of a list.
+    pub(crate) fn item(&self, index: usize) -> Self {
+        Self {
+            at: self.at.with_trailing_token(index),
+            value: self.value.get(index).unwrap_or(&Value::Null),
+        }
+    }
+
     /// Returns the items of a list.
     pub(crate) fn items(&self) -> Vec<Self> {
-        let items = self.value.as_array().into_iter().flatten().enumerate();
-        let items = items.map(|(index, value)| Self {
-            at: self.at.with_trailing_token(index),
-            value,
-        });
-        items.collect()
+        let count = self.value.as_array().map_or(0, Vec::len);
+        (0..count).map(|index| self.item(index)).collect()
     }
 
     pub(crate) fn is_set(&self) -> bool {
@@ -72,6 +76,11 @@ impl<'v> Node<'v> {
 
     pub(crate) fn number(&self) -> Option<i64> {
         self.value.as_i64()
+    }
+
+    /// Returns a number that has 32 bits.
+    pub(crate) fn int(&self) -> Option<i32> {
+        self.number()?.try_into().ok()
     }
 
     /// Returns the fields that are texts.

@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
 use clap::ValueEnum;
 use rollouts_rpc::escaped;
+use route_planner::ANNOTATION;
 use serde::Serialize;
 use serde_json::Value;
 use similar::{
@@ -23,9 +24,6 @@ const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// Unchanged lines shown around a change.
 const CONTEXT: usize = 3;
-
-/// The plugin's annotation, which is of no use to people.
-const RECORD: &str = "/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes";
 
 /// The annotation of `kubectl apply`, which holds the object again on one line.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -150,18 +148,17 @@ fn manifest(object: &Value) -> anyhow::Result<String> {
         ] {
             metadata.shift_remove(key);
         }
-        if let Some(annotations) = metadata
-            .get_mut("annotations")
-            .and_then(Value::as_object_mut)
-        {
+        let annotations = metadata.get_mut("annotations");
+        if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
+            // The plugin's record is of no use to people.
+            if let Some(record @ Value::String(_)) = annotations.get_mut(ANNOTATION) {
+                *record = "...".into();
+            }
             let removed = annotations.shift_remove(LAST_APPLIED);
             if removed.is_some() && annotations.is_empty() {
                 metadata.shift_remove("annotations");
             }
         }
-    }
-    if let Some(Value::String(record)) = object.pointer_mut(RECORD) {
-        *record = "...".to_owned();
     }
     yaml(&object)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::ValueEnum;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, WeightDestination, escaped};
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::controller::ControllerRelease;
+use super::misuse;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
 use super::trial::Objects;
 use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
-use super::{Answer, Misuse};
 use crate::flags::whole;
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.
@@ -114,7 +114,7 @@ struct Change {
     after: Value,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let trial = args.source.load(args.rollout.as_deref()).await?;
     let before = trial.objects().await?;
     let release = args.source.release(None).await;
@@ -141,10 +141,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         PlanFormat::Yaml => output::yaml(&report)?,
         PlanFormat::Patch => patch(&report)?,
     })?;
-    Ok(match report.refused.or(report.unmatched) {
-        None => Answer::Yes,
-        Some(_) => Answer::No,
-    })
+    Ok(report.refused.or(report.unmatched).is_none())
 }
 
 impl Args {
@@ -189,22 +186,18 @@ impl Args {
         let rollout = of_next_call(subject);
         if let Some(weight) = asked.weight {
             let max = rollout.max_traffic_weight();
-            let others = self.additional.iter().map(|(_, weight)| *weight);
-            for weight in [weight].into_iter().chain(others) {
-                if !(0..=max).contains(&weight) {
-                    let mistake =
-                        format!("{weight} is not a weight of this Rollout: use 0 to {max}");
-                    bail!(Misuse(mistake));
+            let others = self.additional.iter().map(|(_, weight)| weight);
+            for weight in others.chain([&weight]) {
+                if !(0..=max).contains(weight) {
+                    misuse!("{weight} is not a weight of this Rollout: use 0 to {max}");
                 }
             }
-            let additional = self
-                .additional
-                .iter()
-                .map(|(service, weight)| WeightDestination {
-                    weight: *weight,
-                    service_name: service.clone(),
-                    pod_template_hash: service.clone(),
-                });
+            let additional = self.additional.iter();
+            let additional = additional.map(|(service, weight)| WeightDestination {
+                weight: *weight,
+                service_name: service.clone(),
+                pod_template_hash: service.clone(),
+            });
             return Ok((rollout, vec![Call::SetWeight(weight, additional.collect())]));
         }
         let (name, kind) = match (&asked.header_route, &asked.mirror_route) {
@@ -226,23 +219,18 @@ impl Args {
                 set.insert(found);
             }
         }
-        bail!(Misuse(no_such_route(name, kind, &set)))
-    }
-}
-
-/// Says which managed routes of one kind the steps set. `set` has those of both kinds.
-fn no_such_route(name: &str, kind: &str, set: &BTreeSet<(&str, String)>) -> String {
-    if let Some((other, _)) = set.iter().find(|(_, found)| found == name) {
-        return format!("{name} is a {other} route: use --{other}-route");
-    }
-    let others = set.iter().filter(|(found, _)| *found == kind);
-    let others: Vec<&str> = others.map(|(_, name)| name.as_str()).collect();
-    match others.as_slice() {
-        [] => format!("no step sets a {kind} route"),
-        others => format!(
-            "no step sets a route {name}: use one of {}",
-            others.join(", ")
-        ),
+        if let Some((other, _)) = set.iter().find(|(_, found)| found == name) {
+            misuse!("{name} is a {other} route: use --{other}-route");
+        }
+        let others = set.iter().filter(|(found, _)| *found == kind);
+        let others: Vec<&str> = others.map(|(_, name)| name.as_str()).collect();
+        match others.as_slice() {
+            [] => misuse!("no step sets a {kind} route"),
+            others => {
+                let others = others.join(", ");
+                misuse!("no step sets a route {name}: use one of {others}")
+            }
+        }
     }
 }
 
@@ -313,19 +301,14 @@ fn patch(report: &Report) -> anyhow::Result<String> {
     match patches.as_slice() {
         [] => Ok("[]\n".to_owned()),
         [[patch]] => output::json(patch),
-        _ => {
-            let mistake =
-                "the change is not a single JSON Patch: use -o json, which shows all changes";
-            bail!(Misuse(mistake.to_owned()))
-        }
+        _ => misuse!("the change is not a single JSON Patch: use -o json, which shows all changes"),
     }
 }
 
 fn additional(text: &str) -> Result<(String, i32), String> {
-    let parsed = text
-        .split_once('=')
-        .filter(|(service, _)| !service.is_empty());
-    let parsed =
-        parsed.and_then(|(service, weight)| Some((service.to_owned(), weight.parse().ok()?)));
-    parsed.ok_or_else(|| "use the name of a Service and a weight, such as trial=10".to_owned())
+    let (service, weight) = text.split_once('=').unwrap_or_default();
+    match weight.parse() {
+        Ok(weight) if !service.is_empty() => Ok((service.to_owned(), weight)),
+        _ => Err("use the name of a Service and a weight, such as trial=10".to_owned()),
+    }
 }

@@ -2,16 +2,16 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
-use anyhow::{Context as _, bail};
-use gloo_router::{carry_out, from_rpc};
+use anyhow::Context as _;
+use gloo_router::carry_out;
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
-use route_planner::{Plan, belongs_to, is_for_table, marked, restore};
+use route_planner::{Plan, PluginConfig, belongs_to, is_for_table, marked, restore};
 use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
 
+use super::misuse;
 use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
 use super::world::{self, Live, Subject};
-use super::{Answer, Misuse};
 
 /// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
 ///
@@ -73,23 +73,19 @@ struct Work {
     existence: Existence,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let clusters = args.live.clusters();
     let work = plan(args, &clusters).await?;
     output::print(&text(args, &work)?)?;
     if work.changes.is_empty() && work.policies.is_empty() {
-        return Ok(if work.in_use.is_empty() {
-            Answer::Yes
-        } else {
-            Answer::No
-        });
+        return Ok(work.in_use.is_empty());
     }
     if args.dry_run {
-        return Ok(Answer::Yes);
+        return Ok(true);
     }
     if !args.yes && !is_confirmed()? {
         output::print("nothing was written\n")?;
-        return Ok(Answer::No);
+        return Ok(false);
     }
     // A policy is deleted before its routes.
     for policy in &work.policies {
@@ -102,7 +98,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         carry_out(&*clusters.tables, plan).await?;
     }
     output::print(&(styled(GREEN, "restored") + "\n"))?;
-    Ok(Answer::Yes)
+    Ok(true)
 }
 
 async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
@@ -126,13 +122,9 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
             _ => Existence::Gone,
         },
     };
-    let selector = match live {
+    let config = match live {
         None => None,
-        Some(live) => {
-            let subject = Subject::new(live.into_raw())?;
-            let config = from_rpc::config(&policy, &subject.rollout, &rollout);
-            config.ok().map(|config| config.route_tables().clone())
-        }
+        Some(live) => Subject::new(live.into_raw())?.config(&policy).ok(),
     };
     let mut work = Work {
         changes: Vec::new(),
@@ -142,13 +134,11 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
     };
     for table in tables.tables(None).await? {
         let plan = restore(&mark, &table)?;
-        let is_in_use = selector
-            .as_ref()
-            .is_some_and(|selector| selector.matches(table.key(), table.labels()));
         if plan.is_noop() {
             continue;
         }
-        if is_in_use {
+        let selector = config.as_ref().map(PluginConfig::route_tables);
+        if selector.is_some_and(|it| it.matches(table.key(), table.labels())) {
             work.in_use.push(plan.table);
             continue;
         }
@@ -189,14 +179,10 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
         text += &styled(BOLD, &format!("MirrorPolicy {} is deleted", policy.key()));
         text += "\n\n";
     }
-    for Change {
-        plan,
-        before,
-        after,
-    } in &work.changes
-    {
-        text += &output::diff(&format!("RouteTable {}", plan.table), before, after)?;
-        for warning in &plan.warnings {
+    for change in &work.changes {
+        let label = format!("RouteTable {}", change.plan.table);
+        text += &output::diff(&label, &change.before, &change.after)?;
+        for warning in &change.plan.warnings {
             text += &output::line(YELLOW, "warning", &warning.to_string());
         }
         text.push('\n');
@@ -216,8 +202,7 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
 /// Asks for confirmation on the terminal.
 fn is_confirmed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        let mistake = "cannot ask for confirmation without a terminal: give --yes or --dry-run";
-        bail!(Misuse(mistake.to_owned()));
+        misuse!("cannot ask for confirmation without a terminal: give --yes or --dry-run");
     }
     output::print("Write this? [y/N] ")?;
     let mut answer = String::new();
@@ -228,15 +213,12 @@ fn is_confirmed() -> anyhow::Result<bool> {
 }
 
 pub(super) fn key(text: &str) -> Result<ObjectKey, String> {
-    match text.split_once('/') {
-        Some((namespace, name))
-            if !namespace.is_empty()
-                && !name.is_empty()
-                && !name.contains('/')
-                && !name.ends_with('@') =>
-        {
-            Ok(ObjectKey::new(namespace, name))
-        }
-        _ => Err("expected namespace/name".to_owned()),
-    }
+    let key = text
+        .split_once('/')
+        .filter(|(namespace, name)| {
+            let is_whole = !namespace.is_empty() && !name.is_empty();
+            is_whole && !name.contains('/') && !name.ends_with('@')
+        })
+        .map(|(namespace, name)| ObjectKey::new(namespace, name));
+    key.ok_or_else(|| "expected namespace/name".to_owned())
 }

@@ -80,26 +80,23 @@ impl Serialize for Place {
 impl Place {
     fn of(destination: &DestinationReference, table: &RouteTableDoc) -> Self {
         let values: Vec<&str> = destination.subset.values().map(String::as_str).collect();
-        let mut place = Self {
+        let port = destination.port.as_ref();
+        let (name, cluster, namespace) = match &destination.reference {
+            Some(object) => {
+                let namespace = object.namespace_from(&table.key().namespace);
+                (object.name.clone(), object.cluster.clone(), namespace)
+            }
+            None => (destination.to_string(), String::new(), ""),
+        };
+        Self {
+            name,
             subset: values.join(","),
             kind: destination.kind.word().to_owned(),
-            port: destination
-                .port
-                .as_ref()
-                .map_or_else(String::new, ToString::to_string),
-            ..Self::default()
-        };
-        match &destination.reference {
-            Some(object) => {
-                place.name.clone_from(&object.name);
-                place.cluster.clone_from(&object.cluster);
-                object
-                    .namespace_from(&table.key().namespace)
-                    .clone_into(&mut place.namespace);
-            }
-            None => place.name = destination.to_string(),
+            cluster,
+            namespace: namespace.to_owned(),
+            port: port.map(ToString::to_string).unwrap_or_default(),
+            shown: String::new(),
         }
-        place
     }
 
     /// Whether it is the Service, or the subset of a Service with Pods of this hash.
@@ -112,13 +109,11 @@ impl Place {
 
     /// Returns the shortest name that no other place has.
     fn name_among(&self, all: &BTreeSet<Self>) -> String {
-        let twins = || {
-            all.iter()
-                .filter(|it| (&it.name, &it.subset) == (&self.name, &self.subset))
-        };
-        let if_differs = |of: fn(&Self) -> &String, text: String| match of(self).is_empty() {
-            false if twins().any(|it| of(it) != of(self)) => text,
-            _ => String::new(),
+        let is_twin = |it: &&Self| (&it.name, &it.subset) == (&self.name, &self.subset);
+        let if_differs = |of: fn(&Self) -> &String, text: String| {
+            let mut twins = all.iter().filter(is_twin);
+            let differs = !of(self).is_empty() && twins.any(|it| of(it) != of(self));
+            if differs { text } else { String::new() }
         };
         let subset = match self.subset.as_str() {
             "" => String::new(),
@@ -149,16 +144,6 @@ pub(super) fn name_all<'a>(routes: impl Iterator<Item = &'a mut RouteState>) {
     }
 }
 
-impl Share {
-    /// The percentage that the owner means: none for weight 0.
-    fn meant(&self) -> u32 {
-        match self.weight {
-            Some(0) => 0,
-            _ => self.percent,
-        }
-    }
-}
-
 impl RouteState {
     /// Whether both are states of one route.
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -170,7 +155,10 @@ impl RouteState {
         let shares = self.destinations.iter();
         let shares = shares.filter(|it| namespace.is_none_or(|near| it.to.namespace == near));
         let shares = shares.filter(|it| it.to.is(service, hash));
-        shares.map(Share::meant).collect()
+        // With weight 0 the owner means none.
+        shares
+            .map(|it| if it.weight == Some(0) { 0 } else { it.percent })
+            .collect()
     }
 
     /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
@@ -199,8 +187,8 @@ impl RouteState {
             all += share(&other.service_name, &other.pod_template_hash)?;
         }
         // More than the maximum is scaled down.
-        let whole = additional.iter().map(|it| i64::from(it.weight));
-        let whole = whole.sum::<i64>() + i64::from(weight);
+        let others = additional.iter().map(|it| i64::from(it.weight));
+        let whole = others.sum::<i64>() + i64::from(weight);
         let max = whole.max(i64::from(rollout.max_traffic_weight())).max(1);
         let asked = u32::try_from(i64::from(weight) * 100 / max).ok()?;
         let gets = (canary * 100 + all / 2).checked_div(all)?;
@@ -248,8 +236,7 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         return Vec::new();
     };
     let state = |route: String, destinations: &[DestinationReference]| {
-        let percents = effective_weights(destinations);
-        let shares = destinations.iter().zip(percents);
+        let shares = destinations.iter().zip(effective_weights(destinations));
         let shares = shares.map(|(it, percent)| Share {
             to: Place::of(it, table),
             weight: it.weight,
@@ -279,41 +266,35 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
             ..state(label, spec.destinations_of(route))
         });
     }
-    let tcp = spec.tcp.iter().map(|route| {
+    for (index, route) in spec.tcp.iter().enumerate() {
         let forward = route.forward_to.as_ref();
-        ("tcp", forward.and_then(|it| it.destinations.as_deref()))
-    });
-    let tls = spec.tls.iter().map(|route| {
+        let destinations = forward.and_then(|it| it.destinations.as_deref());
+        states.push(state(format!("tcp[{index}]"), destinations.unwrap_or(&[])));
+    }
+    for (index, route) in spec.tls.iter().enumerate() {
         let forward = route.forward_to.as_ref();
-        ("tls", forward.and_then(|it| it.destinations.as_deref()))
-    });
-    for (index, (list, destinations)) in tcp.enumerate().chain(tls.enumerate()) {
-        states.push(state(
-            format!("{list}[{index}]"),
-            destinations.unwrap_or_default(),
-        ));
+        let destinations = forward.and_then(|it| it.destinations.as_deref());
+        states.push(state(format!("tls[{index}]"), destinations.unwrap_or(&[])));
     }
     states
 }
 
 /// Returns the copies of the policies that select a route by its labels.
 fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]) -> Vec<Copies> {
-    let mut copies = Vec::new();
-    for spec in policies.iter().filter_map(|policy| policy.spec().ok()) {
+    let specs = policies.iter().filter_map(|policy| policy.spec().ok());
+    let copies = specs.filter_map(|spec| {
         let selectors = spec.apply_to_routes.iter();
-        let is_selected = selectors
-            .filter_map(|it| it.route.as_ref())
-            .any(|it| it.may_select(&route.labels, table.labels(), &table.key().namespace));
-        if let Some(config) = spec.config.filter(|_| is_selected)
-            && let Some(destination) = &config.destination
-        {
-            copies.push(Copies {
-                to: Place::of(destination, table),
-                percentage: config.percentage.unwrap_or(100.0),
-            });
-        }
-    }
-    copies
+        let mut selectors = selectors.filter_map(|it| it.route.as_ref());
+        let namespace = &table.key().namespace;
+        let is_selected =
+            selectors.any(|it| it.may_select(&route.labels, table.labels(), namespace));
+        let config = spec.config.filter(|_| is_selected)?;
+        Some(Copies {
+            to: Place::of(&config.destination?, table),
+            percentage: config.percentage.unwrap_or(100.0),
+        })
+    });
+    copies.collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use route_store::PolicyStore as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Answer;
 use super::call::Call;
 use super::controller::ControllerRelease;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
@@ -107,7 +106,7 @@ pub(super) enum End {
     Stuck,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let trial = args.source.load(args.rollout.as_deref()).await?;
     let release = args.source.release(args.controller_release).await;
     let update = Update::new(&trial.subject, release).going_back(args.rollback);
@@ -122,29 +121,22 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         first.warnings.insert(0, unmatched);
     }
     output::print(&args.output.render(&report, text)?)?;
-    Ok(match report.end {
-        End::Restored | End::Swapped => Answer::Yes,
-        End::Changed(_) | End::Stuck => Answer::No,
-    })
+    Ok(matches!(report.end, End::Restored | End::Swapped))
 }
 
 impl Args {
     /// Returns what happens at which step.
     fn event(&self) -> Option<(usize, Event)> {
-        let abort = if self.retry {
-            Event::Retry
-        } else {
-            Event::Abort
-        };
-        let events = [
-            (self.abort_at, abort),
+        let (retry, abort) = (self.abort_at.filter(|_| self.retry), self.abort_at);
+        let mut events = [
+            (retry, Event::Retry),
+            (abort, Event::Abort),
             (self.promote_full_at, Event::PromoteFull),
             (self.new_version_at, Event::NewVersion),
             (self.rollback_at, Event::StableVersion),
-        ];
-        events
-            .into_iter()
-            .find_map(|(step, event)| Some((step?, event)))
+        ]
+        .into_iter();
+        events.find_map(|(step, event)| Some((step?, event)))
     }
 }
 

@@ -5,14 +5,12 @@ mod watch;
 use std::collections::BTreeMap;
 
 use gloo_router::behind_recorded;
-use gloo_router::from_rpc;
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use gloo_types::{Approval, MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::involved;
 use route_store::Clusters;
 use serde::Serialize;
 
-use super::Answer;
 use super::output::{self, DIM, Format, RED, YELLOW, styled};
 use super::routes::{RouteState, name_all, routes};
 use super::world::{self, Live, Subject};
@@ -47,13 +45,13 @@ pub(crate) struct Args {
     watch: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Report {
     rollouts: Vec<RolloutStatus>,
     left_behind: Vec<LeftBehind>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct RolloutStatus {
     rollout: String,
     phase: String,
@@ -80,7 +78,7 @@ struct TableStatus {
 }
 
 /// Gloo's status of a table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Verdict {
     /// The state; absent if Gloo has not written a status.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +97,7 @@ struct LeftBehind {
     rollout: String,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let clusters = args.live.clusters();
     if args.watch {
         return watch::run(args, &clusters).await;
@@ -110,7 +108,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
             rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
         });
     output::print(&args.output.render(&report, text)?)?;
-    Ok(if is_ok { Answer::Yes } else { Answer::No })
+    Ok(is_ok)
 }
 
 /// Reads the cluster.
@@ -126,10 +124,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     let policies = world::policies(&clusters.tables).await?;
     let policy = args.live.policy();
 
-    let mut report = Report {
-        rollouts: Vec::new(),
-        left_behind: Vec::new(),
-    };
+    let mut report = Report::default();
     let mut selected_by_mark: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
     for rollout in rollouts {
         if !args.live.uses_plugin(rollout.raw()) {
@@ -144,24 +139,18 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
             }
             Err(error) => report.rollouts.push(RolloutStatus {
                 rollout: name,
-                phase: String::new(),
-                step: None,
                 problem: Some(error_chain(&error)),
-                behind: None,
-                tables: Vec::new(),
-                spec: Rollout::default(),
+                ..RolloutStatus::default()
             }),
         }
     }
     for table in &tables {
         // An unreadable annotation stops the Rollouts of the table, and is reported with them.
         for rollout in involved(table).unwrap_or_default() {
-            let is_here = args
-                .namespace
-                .as_ref()
-                .is_none_or(|namespace| rollout.namespace == *namespace);
+            let namespace = args.namespace.as_ref();
+            let is_asked = namespace.is_none_or(|it| rollout.namespace == *it);
             // Rollouts of other clusters cannot be read here.
-            let is_here = is_here && policy.marked(&rollout).is_some();
+            let is_here = is_asked && policy.marked(&rollout).is_some();
             let selected = selected_by_mark.get(&rollout);
             if is_here && selected.is_none_or(|tables| !tables.contains(table.key())) {
                 report.left_behind.push(LeftBehind {
@@ -189,13 +178,11 @@ fn status(
         rollout: key.to_string(),
         phase: rollout.status.phase.clone(),
         step: rollout.status.current_step_index.map(|step| (step, steps)),
-        problem: None,
-        behind: None,
-        tables: Vec::new(),
         spec: rollout.clone(),
+        ..RolloutStatus::default()
     };
     let policy = args.live.policy();
-    let config = match from_rpc::config(&policy, rollout, key) {
+    let config = match subject.config(&policy) {
         Ok(config) => config,
         Err(error) => {
             status.problem = Some(error_chain(&error));
@@ -203,21 +190,16 @@ fn status(
         }
     };
     let selector = config.route_tables();
-    let selected = tables
-        .iter()
-        .filter(|table| selector.matches(table.key(), table.labels()));
-    let selected: Vec<&RouteTableDoc> = selected.collect();
-    if selected.is_empty() {
-        status.problem = Some(format!(
-            "selects no RouteTable ({selector}): create it or correct routeTableSelector"
-        ));
-    }
-    for table in &selected {
-        let involved = involved(table).map_err(|error| error_chain(&error));
-        let is_changed = match involved {
+    let mut selected = Vec::new();
+    for table in tables {
+        if !selector.matches(table.key(), table.labels()) {
+            continue;
+        }
+        selected.push(table.key().clone());
+        let is_changed = match involved(table) {
             Ok(rollouts) => rollouts.contains(&policy.mark(key)),
-            Err(problem) => {
-                status.problem = Some(problem);
+            Err(error) => {
+                status.problem = Some(error_chain(&error));
                 true
             }
         };
@@ -230,10 +212,12 @@ fn status(
             routes: routes(table, policies),
         });
     }
-    (
-        status,
-        selected.iter().map(|table| table.key().clone()).collect(),
-    )
+    if selected.is_empty() {
+        status.problem = Some(format!(
+            "selects no RouteTable ({selector}): create it or correct routeTableSelector"
+        ));
+    }
+    (status, selected)
 }
 
 impl RolloutStatus {
@@ -252,38 +236,29 @@ impl Verdict {
     fn of(table: &RouteTableDoc) -> Self {
         let status = table.status().unwrap_or_default();
         let Some(state) = status.state() else {
-            return Self {
-                approval: None,
-                message: String::new(),
-                is_current: false,
-                is_bad: false,
-            };
+            return Self::default();
         };
-        let approval = state.approval.to_string();
-        let is_current = table
-            .generation()
-            .is_none_or(|it| it == state.observed_generation);
+        let generation = table.generation();
+        let is_current = generation.is_none_or(|it| it == state.observed_generation);
+        let words: Vec<&str> = state.message.split_whitespace().collect();
         Self {
-            is_bad: is_current && matches!(approval.as_str(), "INVALID" | "FAILED" | "UNLICENSED"),
-            approval: Some(approval),
-            message: state
-                .message
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" "),
+            approval: Some(state.approval.to_string()),
+            message: words.join(" "),
             is_current,
+            is_bad: is_current
+                && matches!(
+                    state.approval,
+                    Approval::Invalid | Approval::Failed | Approval::Unlicensed
+                ),
         }
     }
 
     fn shown(&self) -> String {
-        let word = self.approval.as_deref().unwrap_or("-");
-        match (
-            self.approval.is_some() && !self.is_current,
-            self.message.is_empty(),
-        ) {
-            (true, _) => format!("{word}, for an older generation"),
-            (false, true) => word.to_owned(),
-            (false, false) => format!("{word}: {}", self.message),
+        match (&self.approval, self.message.as_str()) {
+            (None, _) => "-".to_owned(),
+            (Some(word), _) if !self.is_current => format!("{word}, for an older generation"),
+            (Some(word), "") => word.clone(),
+            (Some(word), message) => format!("{word}: {message}"),
         }
     }
 }

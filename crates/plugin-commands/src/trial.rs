@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gloo_router::report::{Observer, Report, unmatched};
-use gloo_router::{GlooRouter, Policy, from_rpc};
+use gloo_router::{GlooRouter, Policy};
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, ServicePort};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
@@ -92,8 +92,7 @@ impl Trial {
 
     /// Says which entries of the Rollout's plugin block select no route. The router reports a block that cannot be read.
     pub(super) async fn unmatched(&self) -> Option<String> {
-        let Subject { key, rollout, .. } = &self.subject;
-        let config = from_rpc::config(&self.policy, rollout, key).ok()?;
+        let config = self.subject.config(&self.policy).ok()?;
         unmatched_entries(&config, &self.store).await
     }
 

@@ -16,9 +16,10 @@ use rollouts_rpc::{
 };
 use serde_json::Value;
 
-use super::Misuse;
 use super::call::Call;
 use super::controller::ControllerRelease;
+use super::misuse;
+use super::node::Node;
 use super::world::Subject;
 
 use self::pods::Pods;
@@ -100,7 +101,8 @@ enum Experiment {
 /// An update of a Rollout, as the controller plays it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Update<'a> {
-    api: &'a Value,
+    /// The whole object.
+    api: Node<'a>,
     /// Spec and status.
     rollout: Rollout,
     release: ControllerRelease,
@@ -131,20 +133,14 @@ impl<'a> Update<'a> {
         start(&mut rollout);
         let mut first = rollout.clone();
         if is_under_way(&subject.rollout) {
-            first
-                .status
-                .canary
-                .clone_from(&subject.rollout.status.canary);
+            first.status.canary = subject.rollout.status.canary.clone();
             first.status.abort = true;
         } else {
-            first
-                .status
-                .current_pod_hash
-                .clone_from(&first.status.stable_rs);
+            first.status.current_pod_hash = first.status.stable_rs.clone();
         }
         let replicas = rollout.replicas();
         Self {
-            api: &subject.api,
+            api: Node::root(&subject.api),
             rollout,
             release: release.unwrap_or(ControllerRelease::NEWEST),
             first,
@@ -166,8 +162,8 @@ impl<'a> Update<'a> {
         let Some(rollback) = rollback else {
             return self;
         };
-        let window = self.api.pointer("/spec/rollbackWindow/revisions");
-        self.skips_steps = window.and_then(Value::as_i64).is_some_and(|it| it > 0);
+        let window = self.api.get("spec.rollbackWindow.revisions").number();
+        self.skips_steps = window.is_some_and(|it| it > 0);
         // With dynamicStableScale, its Pods have ended with the promotion of the stable version.
         if rollback == Rollback::Early && !self.is_dynamic() {
             self.canary = Pods::of(self.rollout.replicas());
@@ -237,19 +233,19 @@ impl<'a> Update<'a> {
         let is_stepping = !status.is_promoted() && !status.abort && !status.promote_full;
         let steps = self.steps().len();
         let step = self.index().filter(|index| is_stepping && *index < steps);
-        let experiment = step.and_then(|index| self.api_step(index).get("experiment"));
-        let is_waiting = is_stepping
-            && (!self.is_scaled(None)
-                || experiment.is_some() && self.experiment == Experiment::Pending);
-        let during = match (experiment, self.experiment) {
-            (Some(_), Experiment::Running) => " runs".to_owned(),
-            (Some(_), Experiment::Successful) => " has ended".to_owned(),
+        let experiment = step.filter(|index| self.step_node(*index).has("experiment"));
+        let experiment = experiment.map(|_| self.experiment);
+        let is_waiting =
+            is_stepping && (!self.is_scaled(None) || experiment == Some(Experiment::Pending));
+        let during = match experiment {
+            Some(Experiment::Running) => " runs".to_owned(),
+            Some(Experiment::Successful) => " has ended".to_owned(),
             _ if is_waiting => ", Pods start".to_owned(),
             _ if is_stepping && self.needs_pods() => self.sufficient_pods(),
             _ => String::new(),
         };
         let what = match step {
-            Some(index) => format!("{index} {}", describe(self.api_step(index))),
+            Some(index) => format!("{index} {}", describe(self.step_node(index).value)),
             None if self.is_rolling_back() => "stable Pods start".to_owned(),
             // A promotion ends a rollback to another version than the stable one.
             None if status.is_promoted() && self.again.is_empty() => "promoted".to_owned(),
@@ -402,34 +398,27 @@ impl Update<'_> {
 
     /// Returns the Services of the running experiment's templates that get traffic, named as the controller names them.
     fn additional(&self) -> Vec<WeightDestination> {
-        let Some(index) = self
+        let running = self
             .index()
-            .filter(|_| self.experiment == Experiment::Running)
-        else {
+            .filter(|_| self.experiment == Experiment::Running);
+        let Some(index) = running else {
             return Vec::new();
         };
         let name = &self.rollout.metadata.name;
         let hash = &self.rollout.status.current_pod_hash;
         let revision = self.rollout.revision().unwrap_or(2);
-        let earlier = self
-            .experiments
-            .iter()
-            .filter(|it| **it == index)
-            .count()
-            .saturating_sub(1);
-        let suffix = match earlier {
+        let same = self.experiments.iter().filter(|it| **it == index);
+        let suffix = match same.count().saturating_sub(1) {
             0 => String::new(),
             earlier => format!("-{earlier}"),
         };
-        let templates = self.api_step(index).pointer("/experiment/templates");
-        let templates = templates.and_then(Value::as_array).into_iter().flatten();
-        let weighted = templates.filter_map(|template| {
-            let weight = template.get("weight")?.as_i64()?.try_into().ok()?;
-            let template_name = template.get("name")?.as_str()?;
-            let service = template.pointer("/service/name").and_then(Value::as_str);
+        let templates = self.step_node(index).get("experiment.templates").items();
+        let weighted = templates.into_iter().filter_map(|template| {
+            let template_name = template.get("name").value.as_str()?;
+            let service = template.get("service.name").value.as_str();
             let generated = || format!("{name}-{hash}-{revision}-{index}{suffix}-{template_name}");
             Some(WeightDestination {
-                weight,
+                weight: template.get("weight").int()?,
                 service_name: service.map_or_else(generated, str::to_owned),
                 pod_template_hash: template_name.to_owned(),
             })
@@ -502,25 +491,15 @@ impl Update<'_> {
         let Some(step) = self.rollout.current_step() else {
             return false;
         };
-        let CanaryStep {
-            set_canary_scale,
-            set_weight,
-            experiment,
-            analysis,
-            ..
-        } = step;
-        if step.pause.is_some() {
-            self.is_resumed
-        } else if set_canary_scale.is_some() || set_weight.is_some() {
-            before.is_scaled(self.rollout.status.canary.weights.as_ref())
-        } else if experiment.is_some() {
-            self.experiment == Experiment::Successful
-        } else if analysis.is_some() {
-            self.is_resumed
-        } else if step.set_header_route.is_some() || step.set_mirror_route.is_some() {
-            true
-        } else {
-            step.plugin.is_some() && self.is_resumed
+        match step {
+            step if step.pause.is_some() => self.is_resumed,
+            step if step.set_canary_scale.is_some() || step.set_weight.is_some() => {
+                before.is_scaled(self.rollout.status.canary.weights.as_ref())
+            }
+            step if step.experiment.is_some() => self.experiment == Experiment::Successful,
+            step if step.analysis.is_some() => self.is_resumed,
+            step if step.set_header_route.is_some() || step.set_mirror_route.is_some() => true,
+            step => step.plugin.is_some() && self.is_resumed,
         }
     }
 
@@ -549,13 +528,11 @@ impl Update<'_> {
 
     /// Makes all Pods available. Returns whether there was one to wait for.
     fn pods_start(&mut self) -> bool {
-        let all = [&mut self.canary, &mut self.stable, &mut self.replaced];
-        let waited = all.into_iter().map(|pods| {
-            let is_waited_for = pods.available != pods.wanted;
+        let mut has_waited = false;
+        for pods in [&mut self.canary, &mut self.stable, &mut self.replaced] {
+            has_waited |= pods.available != pods.wanted;
             pods.available = pods.wanted;
-            is_waited_for
-        });
-        let has_waited = waited.fold(false, |any, it| any | it);
+        }
         self.rollout.status.updated_replicas = self.canary.wanted;
         has_waited
     }
@@ -572,11 +549,8 @@ impl Update<'_> {
             self.again = "retry: ";
             return std::mem::take(&mut self.is_retried);
         }
-        let Some(step) = self
-            .rollout
-            .current_step()
-            .filter(|_| !self.rollout.spec.paused)
-        else {
+        let step = self.rollout.current_step();
+        let Some(step) = step.filter(|_| !self.rollout.spec.paused) else {
             return false;
         };
         if step.pause.is_some() || step.analysis.is_some() || step.plugin.is_some() {
@@ -647,40 +621,31 @@ impl Update<'_> {
     }
 
     /// Returns `Err` if the Rollout has no step with this index.
-    pub(super) fn require_step(&self, index: usize) -> Result<(), Misuse> {
+    pub(super) fn require_step(&self, index: usize) -> anyhow::Result<()> {
         match self.steps().len() {
             steps if index < steps => Ok(()),
-            0 => Err(Misuse("the Rollout has no steps".to_owned())),
-            steps => Err(Misuse(format!(
-                "the Rollout has no step {index}: use 0 to {}",
-                steps - 1
-            ))),
+            0 => misuse!("the Rollout has no steps"),
+            steps => misuse!("the Rollout has no step {index}: use 0 to {}", steps - 1),
         }
     }
 
     /// Returns the index of the current step; `None` without steps.
     fn index(&self) -> Option<usize> {
-        self.rollout
-            .status
-            .step_index()
-            .filter(|_| !self.steps().is_empty())
+        let index = self.rollout.status.step_index();
+        index.filter(|_| !self.steps().is_empty())
     }
 
     fn is_dynamic(&self) -> bool {
-        self.rollout
-            .canary()
-            .is_some_and(|it| it.dynamic_stable_scale)
+        let canary = self.rollout.canary();
+        canary.is_some_and(|it| it.dynamic_stable_scale)
     }
 
-    fn of_canary(&self, key: &str) -> Option<&Value> {
-        self.api.pointer("/spec/strategy/canary")?.get(key)
+    fn canary_node(&self) -> Node<'_> {
+        self.api.get("spec.strategy.canary")
     }
 
-    fn api_step(&self, index: usize) -> &Value {
-        let steps = self.of_canary("steps");
-        steps
-            .and_then(|steps| steps.get(index))
-            .unwrap_or(&Value::Null)
+    fn step_node(&self, index: usize) -> Node<'_> {
+        self.canary_node().get("steps").item(index)
     }
 }
 
@@ -745,17 +710,14 @@ fn part(factor: i32, of: i32, whole: i32) -> i32 {
     part.and_then(|part| i32::try_from(part).ok()).unwrap_or(0)
 }
 
-fn number(object: &Value, key: &str) -> Option<i32> {
-    object.get(key)?.as_i64()?.try_into().ok()
-}
-
 /// Describes a step: `setWeight 25`, `pause 5m`, `setHeaderRoute hdr`.
 fn describe(step: &Value) -> String {
     let parts = step.as_object().into_iter().flatten().map(|(key, value)| {
         let detail = match value {
-            Value::Object(_) => ["name", "duration", "weight", "replicas"]
-                .into_iter()
-                .find_map(|key| value.get(key)),
+            Value::Object(fields) => {
+                let mut keys = ["name", "duration", "weight", "replicas"].iter();
+                keys.find_map(|key| fields.get(*key))
+            }
             other => Some(other),
         };
         match detail {

@@ -18,8 +18,8 @@ use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradict
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    ANNOTATION, HeaderMatchMode, HeaderRoute, Intent, IntentKind, ManagedRoute, PluginConfig,
-    PodHashes, ServicePair, WeightSplit, match_problems,
+    ANNOTATION, HeaderMatchMode, HeaderRoute, Intent, ManagedRoute, PluginConfig, PodHashes,
+    WeightSplit, match_problems,
 };
 use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
 use serde_json::{Value, json};
@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 use self::report::{Problem, Problems, Report, Severity};
 use self::several::Splits;
 use self::shape::Misfit;
-use super::Answer;
 use super::controller::ControllerRelease;
 use super::input::{Manifest, Spot, path};
 use super::invalid_spec;
@@ -79,7 +78,7 @@ enum ValidateFormat {
     Github,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
     let report = check(args).await?;
     let is_bad = report
         .problems
@@ -91,7 +90,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         ValidateFormat::Yaml => output::yaml(&report)?,
         ValidateFormat::Github => report::github(&report),
     })?;
-    Ok(if is_bad { Answer::No } else { Answer::Yes })
+    Ok(!is_bad)
 }
 
 async fn check(args: &Args) -> anyhow::Result<Report> {
@@ -212,7 +211,7 @@ impl Checked<'_> {
         advice::about_block(problems, world.source, &subject);
         advice::about_steps(problems, &subject);
         let is_bad = block::check(problems, world.source, &mut subject);
-        let config = from_rpc::config(&world.source.policy(), &subject.rollout, &subject.key);
+        let config = subject.config(&world.source.policy());
         if let Err(error) = &config
             && (!is_bad || block::is_of_several_blocks(error))
         {
@@ -252,15 +251,11 @@ impl Checked<'_> {
     /// Reports an error at a place, which may be in a step.
     fn refuse(&mut self, at: &Pointer, text: &str) {
         self.problems.error(at, text);
-        let Some(inside) = at.strip_prefix(&path("spec.strategy")) else {
-            // The rest does not matter to the plugin.
-            return;
-        };
-        let step = inside.strip_prefix(&path("canary.steps"));
-        let step = step.and_then(|it| it.first()?.decoded().parse().ok());
-        match step {
+        let step = at.strip_prefix(&path("spec.strategy.canary.steps"));
+        match step.and_then(|it| it.first()?.decoded().parse().ok()) {
             Some(index) => drop(self.bad_steps.insert(index)),
-            None => self.is_refused = true,
+            // The rest does not matter to the plugin.
+            None => self.is_refused |= at.starts_with(&path("spec.strategy")),
         }
     }
 
@@ -489,10 +484,10 @@ fn without_steps(api: &Value, bad: &BTreeSet<usize>) -> Value {
 /// Returns the request for half of the traffic, which changes every route that leads to the Rollout.
 fn half(subject: &Subject) -> Option<Intent> {
     let services = subject.rollout.services()?;
-    let mut pair = ServicePair::new(services.stable, services.canary);
-    pair.ping_pong = subject.rollout.is_ping_pong();
-    let half = IntentKind::SetWeight(WeightSplit::percent(50));
-    let mut intent = Intent::new(subject.key.clone(), pair, half);
+    let half = WeightSplit::percent(50);
+    let mut intent =
+        Intent::set_weight(subject.key.clone(), services.stable, services.canary, half);
+    intent.services.ping_pong = subject.rollout.is_ping_pong();
     intent.hashes = Some(PodHashes {
         stable: "stable".to_owned(),
         canary: "canary".to_owned(),

@@ -6,22 +6,23 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
-use gloo_router::{Policy, from_rpc};
+use gloo_router::{Policy, ShiftError, from_rpc};
 use gloo_types::{
     Document, DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable,
     WrongType,
 };
 use rollouts_rpc::{Rollout, error_chain};
+use route_planner::PluginConfig;
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
     RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
 };
 use serde_json::{Value, json};
 
-use super::Misuse;
 use super::controller::{self, ControllerRelease};
 use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec;
+use super::misuse;
 use super::node::{Node, Refusal};
 use super::trial::Trial;
 use crate::flags::{ClusterFlags, PolicyFlags};
@@ -118,6 +119,11 @@ impl Subject {
         }
     }
 
+    /// Reads the plugin block.
+    pub(super) fn config(&self, policy: &Policy) -> Result<PluginConfig, ShiftError> {
+        from_rpc::config(policy, &self.rollout, &self.key)
+    }
+
     /// Returns the value under keys of the whole object.
     pub(super) fn get(&self, keys: &str) -> Node<'_> {
         Node::root(&self.api).get(keys)
@@ -192,18 +198,17 @@ impl Source {
     /// Loads the named Rollout, or the only one, and its tables.
     pub(super) async fn load(&self, name: Option<&str>) -> anyhow::Result<Trial> {
         if let Some(file) = name.filter(|name| is_file(name)) {
-            bail!(Misuse(format!(
-                "{file} is a file, not a Rollout: give it with -f"
-            )));
+            misuse!("{file} is a file, not a Rollout: give it with -f");
         }
         let store = Arc::new(MemoryRouteStore::default());
         let subject = if self.files.is_empty() {
-            let name = name.ok_or_else(|| {
-                Misuse("no Rollout is named: name one, or give files with -f".to_owned())
-            })?;
+            let Some(name) = name else {
+                misuse!("no Rollout is named: name one, or give files with -f");
+            };
             let key = self.key(name);
-            let live = self.clusters().local.rollout(&key).await?;
-            let live = live.ok_or_else(|| Misuse(format!("the cluster has no Rollout {key}")))?;
+            let Some(live) = self.clusters().local.rollout(&key).await? else {
+                misuse!("the cluster has no Rollout {key}");
+            };
             Subject::new(live.into_raw())?
         } else {
             let (manifests, unreadable) = self.read();
@@ -225,7 +230,7 @@ impl Source {
             );
         }
         store.put_rollout(subject.api.clone())?;
-        let config = from_rpc::config(&self.policy(), &subject.rollout, &subject.key);
+        let config = subject.config(&self.policy());
         if self.is_live() {
             self.copy_tables(&subject, &store).await?;
         } else if let Ok(config) = config
@@ -275,28 +280,20 @@ impl Source {
             }
             ([only], _) => Ok(only),
             ([], None) => bail!(self.without_plugin(manifests)),
-            ([], Some(name)) if all.is_empty() => {
-                bail!(Misuse(format!(
-                    "the files have no Rollout {name}, nor another one"
-                )))
-            }
             ([], Some(name)) => {
-                let all = keys(&all);
-                bail!(Misuse(format!(
-                    "the files have no Rollout {name}: they have {all}"
-                )))
+                let others = match all.as_slice() {
+                    [] => ", nor another one".to_owned(),
+                    all => format!(": they have {}", keys(all)),
+                };
+                misuse!("the files have no Rollout {name}{others}")
             }
             ([first, .., last], _) if first.key() == last.key() => {
                 let (key, one, other) = (keys(&[first]), &first.file, &last.file);
-                bail!(Misuse(format!(
-                    "Rollout {key} is in {one} and in {other}: give one of them"
-                )))
+                misuse!("Rollout {key} is in {one} and in {other}: give one of them")
             }
             (several, _) => {
                 let several = keys(several);
-                bail!(Misuse(format!(
-                    "there are several Rollouts: name one of {several}"
-                )))
+                misuse!("there are several Rollouts: name one of {several}")
             }
         }
     }
@@ -312,8 +309,8 @@ impl Source {
                     manifest.file
                 )
             }
-            Ok(Subject { key, rollout, .. }) => {
-                let error = from_rpc::config(&policy, &rollout, &key).err();
+            Ok(subject) => {
+                let error = subject.config(&policy).err();
                 error.map_or_else(String::new, |error| error_chain(&error))
             }
             Err(error) => error_chain(&error),
@@ -334,8 +331,7 @@ impl Source {
         subject: &Subject,
         store: &MemoryRouteStore,
     ) -> anyhow::Result<()> {
-        let Subject { key, rollout, .. } = subject;
-        let Ok(config) = from_rpc::config(&self.policy(), rollout, key) else {
+        let Ok(config) = subject.config(&self.policy()) else {
             // The router reports the error.
             return Ok(());
         };
@@ -357,23 +353,20 @@ impl Source {
             .tables
             .select(config.route_tables(), Freshness::Live)
             .await;
-        for error in selection.errors {
-            // The router reports a missing table.
-            if !matches!(error, StoreError::NotFound { .. }) {
-                return Err(error.into());
-            }
+        // The router reports a missing table.
+        let is_other = |error: &StoreError| !matches!(error, StoreError::NotFound { .. });
+        if let Some(error) = selection.errors.into_iter().find(is_other) {
+            return Err(error.into());
         }
-        for table in selection
-            .tables
-            .into_iter()
-            .filter(|it| store.table(it.key()).is_none())
-        {
-            store.put(table.into_raw())?;
+        for table in selection.tables {
+            if store.table(table.key()).is_none() {
+                store.put(table.into_raw())?;
+            }
         }
         match clusters.tables.policies().await {
             // Only mirror routes need policies.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
-                if !from_rpc::has_mirrors(rollout) => {}
+                if !from_rpc::has_mirrors(&subject.rollout) => {}
             policies => {
                 let known = store.policies().await?;
                 for policy in policies? {

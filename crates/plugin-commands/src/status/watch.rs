@@ -7,9 +7,8 @@ use std::time::Duration;
 use gloo_router::report::Reason;
 use k8s_openapi::jiff::Timestamp;
 use route_store::{Clusters, FIELD_MANAGER, StoreError};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::super::Answer;
 use super::super::output::{self, RED, YELLOW};
 use super::{Args, Report, RolloutStatus, Verdict, overview, read};
 
@@ -22,7 +21,7 @@ const END_OF_LINE: &str = "\x1b[K";
 const END_OF_SCREEN: &str = "\x1b[J";
 
 /// Shows the view until the process ends, for example by Ctrl-C.
-pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<bool> {
     let is_terminal = stdout().is_terminal();
     let mut shown = String::new();
     loop {
@@ -85,10 +84,10 @@ fn in_force(rollout: &RolloutStatus) -> String {
     let namespace = &rollout.spec.metadata.namespace;
     let shares = routes.filter_map(|route| {
         let of = |service, hash| {
-            let near = route.percents(Some(namespace), service, hash);
             // The plugin block may lead to another namespace.
-            let any = || route.percents(None, service, hash).first().copied();
-            near.first().copied().or_else(any)
+            let places = [Some(namespace.as_str()), None].into_iter();
+            let mut percents = places.flat_map(|it| route.percents(it, service, hash));
+            percents.next()
         };
         let canary = of(services.canary, &status.current_pod_hash);
         canary.or_else(|| of(services.stable, &status.stable_rs).map(|_| 0))
@@ -103,16 +102,15 @@ fn in_force(rollout: &RolloutStatus) -> String {
 
 /// Returns the worst state of Gloo among the tables.
 fn gloo(rollout: &RolloutStatus) -> String {
-    let tables = || rollout.tables.iter();
-    if let Some(table) = tables().find(|table| table.gloo.is_bad) {
+    let mut tables = rollout.tables.iter();
+    if let Some(table) = tables.clone().find(|table| table.gloo.is_bad) {
         return format!("{}: {}", table.table, table.gloo.shown());
     }
     let is_late = |gloo: &Verdict| !gloo.is_current && gloo.approval.is_some();
-    if let Some(table) = tables().find(|table| is_late(&table.gloo)) {
+    if let Some(table) = tables.clone().find(|table| is_late(&table.gloo)) {
         return format!("{}: not seen yet", table.table);
     }
-    let first = rollout.tables.first();
-    let word = first.and_then(|table| table.gloo.approval.clone());
+    let word = tables.next().and_then(|table| table.gloo.approval.clone());
     word.unwrap_or_else(|| "-".to_owned())
 }
 
@@ -122,35 +120,27 @@ fn about<'e>(
     rollout: &'e str,
     reason: Reason,
 ) -> impl Iterator<Item = &'e Value> {
+    let (namespace, name) = rollout.split_once('/').unwrap_or_default();
+    let object = json!({"kind": "Rollout", "namespace": namespace, "name": name});
     events.iter().filter(move |event| {
-        let text = |path| {
-            event
-                .pointer(path)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let (namespace, name) = rollout.split_once('/').unwrap_or_default();
-        text("/reason") == reason.as_str()
-            && text("/involvedObject/kind") == "Rollout"
-            && text("/involvedObject/namespace") == namespace
-            && text("/involvedObject/name") == name
+        let about = event.get("involvedObject");
+        let is = |key| about.and_then(|it| it.get(key)) == object.get(key);
+        event.get("reason").is_some_and(|it| it == reason.as_str())
+            && ["kind", "namespace", "name"].into_iter().all(is)
     })
 }
 
-fn last(event: &Value) -> Option<Timestamp> {
-    event.get("lastTimestamp")?.as_str()?.parse().ok()
-}
-
-/// Returns the time of the last Event of these reasons.
-fn latest(events: &[Value], rollout: &str, reasons: &[Reason]) -> Option<Timestamp> {
-    let of = |reason: &Reason| about(events, rollout, *reason).filter_map(last).max();
-    reasons.iter().filter_map(of).max()
+/// Returns the time of the last Event of a reason.
+fn latest(events: &[Value], rollout: &str, reason: Reason) -> Option<Timestamp> {
+    let times = about(events, rollout, reason);
+    let times = times.filter_map(|it| it.get("lastTimestamp")?.as_str()?.parse().ok());
+    times.max()
 }
 
 /// Describes whether a promotion is held, and since when.
 fn guard(events: &[Value], rollout: &str, now: Timestamp) -> String {
-    let held = latest(events, rollout, &[Reason::PromotionHeld]);
-    let released = latest(events, rollout, &[Reason::PromotionReleased]);
+    let held = latest(events, rollout, Reason::PromotionHeld);
+    let released = latest(events, rollout, Reason::PromotionReleased);
     match (held, released) {
         (Some(held), released) if released.is_none_or(|released| released < held) => {
             format!("held for {}", ago(held, now))
@@ -165,12 +155,12 @@ fn repairs(events: &[Value], rollout: &str, now: Timestamp) -> String {
     let repaired = about(events, rollout, Reason::TrafficDriftRepaired);
     let counts = repaired.filter_map(|event| event.get("count")?.as_u64());
     let count: u64 = counts.sum();
-    let when = latest(events, rollout, &[Reason::TrafficDriftRepaired]);
+    let when = latest(events, rollout, Reason::TrafficDriftRepaired);
     let mut text = match when {
         Some(when) => format!("{count}, {} ago", ago(when, now)),
         None => "-".to_owned(),
     };
-    if let Some(fight) = latest(events, rollout, &[Reason::TrafficDriftFight]) {
+    if let Some(fight) = latest(events, rollout, Reason::TrafficDriftFight) {
         text += &format!("; fight {} ago", ago(fight, now));
     }
     text
@@ -188,8 +178,6 @@ fn ago(then: Timestamp, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::super::routes::{RouteState, tests::of};
     use super::super::TableStatus;
     use super::*;

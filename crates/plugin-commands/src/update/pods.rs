@@ -1,9 +1,8 @@
 //! How many Pods the versions of an update need, and whether they have enough.
 
 use rollouts_rpc::rollout::TrafficWeights;
-use serde_json::Value;
 
-use super::{Update, number, since};
+use super::{Node, Update, since};
 
 /// The Pods of a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,10 +43,11 @@ impl Update<'_> {
 
     /// Returns `replicaProgressThreshold`, and whether it is a percentage.
     fn threshold(&self) -> Option<(bool, i32)> {
-        let threshold = self.of_canary("replicaProgressThreshold")?;
-        let value = number(threshold, "value").unwrap_or(0);
-        let is_percentage = threshold.get("type").is_some_and(|it| it == "Percent");
-        (value >= 0 && self.release >= since::THRESHOLD).then_some((is_percentage, value))
+        let threshold = self.canary_node().get("replicaProgressThreshold");
+        let value = threshold.get("value").int().unwrap_or(0);
+        let is_known = threshold.is_set() && self.release >= since::THRESHOLD;
+        let is_percentage = threshold.get("type").text() == "Percent";
+        (value >= 0 && is_known).then_some((is_percentage, value))
     }
 
     /// Whether the current step ends when Pods are available.
@@ -59,14 +59,11 @@ impl Update<'_> {
     /// Says how many Pods of the canary are enough for the current step, if not all are needed.
     pub(super) fn sufficient_pods(&self) -> String {
         let (canary, _) = self.wanted(None);
-        let is_enough = |available: &i32| {
-            let pods = Pods {
-                wanted: canary,
-                available: *available,
-            };
-            self.suffice(pods, canary)
+        let pods = |available| Pods {
+            wanted: canary,
+            available,
         };
-        match (0..canary).find(is_enough) {
+        match (0..canary).find(|fewest| self.suffice(pods(*fewest), canary)) {
             Some(fewest) => format!(", with {fewest} of {canary} Pods or more"),
             None => String::new(),
         }
@@ -90,8 +87,8 @@ impl Update<'_> {
         };
         let status = &self.rollout.status;
         let scale = self.canary_scale();
-        let fixed = scale.and_then(|scale| number(scale, "replicas"));
-        let weight = match scale.and_then(|scale| number(scale, "weight")) {
+        let fixed = scale.as_ref().and_then(|it| it.get("replicas").int());
+        let weight = match scale.and_then(|it| it.get("weight").int()) {
             _ if fixed.is_some() => 0,
             _ if status.promote_full || status.is_promoted() => max,
             Some(weight) => weight,
@@ -112,18 +109,15 @@ impl Update<'_> {
     }
 
     fn at_least_minimum(&self, pods: i32) -> i32 {
-        let minimum = self
-            .of_canary("minPodsPerReplicaSet")
-            .and_then(Value::as_i64);
-        let minimum = minimum.and_then(|it| i32::try_from(it).ok()).unwrap_or(0);
+        let minimum = self.canary_node().get("minPodsPerReplicaSet").int();
         match pods {
             0 => 0,
-            _ => pods.max(minimum.min(self.rollout.replicas())),
+            _ => pods.max(minimum.unwrap_or(0).min(self.rollout.replicas())),
         }
     }
 
     /// Returns the `setCanaryScale` in force (`UseSetCanaryScale`).
-    fn canary_scale(&self) -> Option<&Value> {
+    fn canary_scale(&self) -> Option<Node<'_>> {
         let status = &self.rollout.status;
         if status.promote_full
             || status.is_promoted()
@@ -132,12 +126,9 @@ impl Update<'_> {
             return None;
         }
         let index = self.index().filter(|index| *index < self.steps().len())?;
-        let scales = (0..=index).rev();
-        let scale = scales
-            .filter_map(|index| self.api_step(index).get("setCanaryScale"))
-            .next()?;
-        let matches = scale.get("matchTrafficWeight").and_then(Value::as_bool);
-        (matches != Some(true)).then_some(scale)
+        let scales = (0..=index).map(|index| self.step_node(index).get("setCanaryScale"));
+        let scale = scales.rev().find(Node::is_set)?;
+        (!scale.get("matchTrafficWeight").is_true()).then_some(scale)
     }
 
     /// Returns the weight by which the canary is scaled (`GetDesiredCanaryWeight`).
@@ -161,7 +152,8 @@ impl Update<'_> {
     }
 
     fn abort_delay(&self) -> Option<i64> {
-        self.of_canary("abortScaleDownDelaySeconds")?.as_i64()
+        let delay = self.canary_node().get("abortScaleDownDelaySeconds");
+        delay.number()
     }
 
     /// Whether the canary's Pods stay for a while after an abort (`shouldDelayScaleDownOnAbort`).

@@ -119,29 +119,25 @@ impl Found<'_> {
 
     fn scalar(&mut self, kind: &str, value: &Value, at: &str) {
         const WHOLE: &str = "a whole number";
-        let fits = |kind| match kind {
-            "int32" => value.as_i64().is_some_and(|it| i32::try_from(it).is_ok()),
-            "int64" => value.is_i64(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "number" => value.is_number(),
-            "boolean" => value.is_boolean(),
-            "string" => value.is_string(),
-            "time" => value.as_str().is_some_and(is_time),
-            "object" => value.is_object(),
-            _ if kind.contains('|') => value.is_string(),
-            _ => true,
+        let is_int32 = value.as_i64().is_some_and(|it| i32::try_from(it).is_ok());
+        let (fits, expected) = match kind {
+            "int32" => (is_int32, WHOLE),
+            "int64" => (value.is_i64(), WHOLE),
+            "integer" => (value.is_i64() || value.is_u64(), WHOLE),
+            "int32 or string" => (is_int32 || value.is_string(), "a whole number or a string"),
+            "number" => (value.is_number(), "a number"),
+            "boolean" => (value.is_boolean(), "true or false"),
+            "time" => (
+                value.as_str().is_some_and(is_time),
+                "a time, such as 2026-01-31T12:00:00Z",
+            ),
+            "object" => (value.is_object(), "an object"),
+            "any" => return,
+            _ => (value.is_string(), "a string"),
         };
-        let (expected, is_whole) = match kind {
-            "int32" | "int64" | "integer" => (WHOLE, true),
-            "int32 or string" => ("a whole number or a string", true),
-            "number" => ("a number", false),
-            "boolean" => ("true or false", false),
-            "time" => ("a time, such as 2026-01-31T12:00:00Z", false),
-            "object" => ("an object", false),
-            _ => ("a string", false),
-        };
-        let is_known = |text: &str| !kind.contains('|') || kind.split('|').any(|it| it == text);
-        if kind.split(" or ").any(fits) {
+        if fits {
+            let is_known =
+                |text: &&str| !kind.contains('|') || kind.split('|').any(|it| it == *text);
             if let Some(text) = value.as_str().filter(|text| !is_known(text)) {
                 let known = kind.replace('|', ", ");
                 let text = text.escape_debug();
@@ -150,7 +146,7 @@ impl Found<'_> {
             return;
         }
         let problem = match value {
-            Value::Number(number) if is_whole => {
+            Value::Number(number) if expected.starts_with(WHOLE) => {
                 Problem::value(at, number.to_string(), "a whole number that has 32 bits")
             }
             Value::String(text) if kind == "time" => Problem::value(at, text, expected),
