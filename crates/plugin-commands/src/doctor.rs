@@ -27,7 +27,8 @@ use self::config_map::Entry;
 use self::permissions::Cluster;
 use super::controller::{self, ControllerRelease, Deployed};
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::world::{Live, Subject};
+use super::world::Subject;
+use crate::flags::ClusterFlags;
 
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     service_account: Option<ObjectKey>,
 
     #[command(flatten)]
-    live: Live,
+    cluster: ClusterFlags,
 
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -105,7 +106,7 @@ impl Finding {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let clusters = args.live.clusters();
+    let clusters = args.cluster.clusters();
     let findings = check_cluster(args, &clusters).await?;
     output::print(&args.output.render(&findings, |findings| text(findings))?)?;
     let is_ok = findings.iter().all(|it| it.verdict != Verdict::Problem);
@@ -135,7 +136,7 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
 
     let entries = entries(args, client, &mut findings).await;
-    let mut policy = args.live.policy();
+    let mut policy = args.cluster.policy();
     for entry in &entries {
         policy
             .plugin_names
@@ -290,7 +291,7 @@ async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> V
         }
     };
     let text = data.and_then(|mut data| data.remove("trafficRouterPlugins"));
-    let (entries, found) = config_map::read(namespace, text.as_deref(), &args.live.policy());
+    let (entries, found) = config_map::read(namespace, text.as_deref(), &args.cluster.policy());
     findings.extend(found);
     for entry in &entries {
         findings.push(plugin_file::check(entry).await);

@@ -16,13 +16,15 @@ use tracing::level_filters::LevelFilter;
 #[derive(Debug, Clone, Args)]
 pub struct Flags {
     #[command(flatten)]
-    policy: PolicyFlags,
-
-    #[command(flatten)]
     cluster: ClusterFlags,
 
-    #[command(flatten)]
-    limits: LimitFlags,
+    /// Requests per second to one API server, on average. Watches are not counted. Default: no limit.
+    #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", value_parser = rate)]
+    qps: Option<f64>,
+
+    /// With --qps: burst of requests to one API server after a quiet time. A fifth of it is reserved for traffic back to stable.
+    #[arg(long, env = "GLOO_PLUGIN_BURST", value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    burst: u32,
 
     /// The least severe records to log.
     #[arg(
@@ -101,9 +103,9 @@ pub struct Flags {
     pub protocol: Protocol,
 }
 
-/// What Rollouts may configure.
+/// What Rollouts may configure, and how to reach the cluster.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct PolicyFlags {
+pub(crate) struct ClusterFlags {
     /// Another name under which the ConfigMap registers the plugin; repeatable.
     #[arg(
         long = "plugin-name",
@@ -134,11 +136,7 @@ pub(crate) struct PolicyFlags {
     /// Allow headerRoutePlacement: top, with which a Rollout can take requests from earlier routes of other owners.
     #[arg(long, env = "GLOO_PLUGIN_ALLOW_TOP_PLACEMENT")]
     allow_top_placement: bool,
-}
 
-/// How to reach the cluster.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ClusterFlags {
     /// Kubeconfig of the management cluster with the RouteTables, if they are not in the cluster of the Rollouts.
     #[arg(long, env = "GLOO_PLUGIN_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -156,30 +154,6 @@ pub(crate) struct ClusterFlags {
     request_timeout: Duration,
 }
 
-/// Rate limits for requests to an API server.
-#[derive(Debug, Clone, Copy, Args)]
-struct LimitFlags {
-    /// Requests per second to one API server, on average. Watches are not counted. Default: no limit.
-    #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", value_parser = rate)]
-    qps: Option<f64>,
-
-    /// With --qps: burst of requests to one API server after a quiet time. A fifth of it is reserved for traffic back to stable.
-    #[arg(long, env = "GLOO_PLUGIN_BURST", value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
-    burst: u32,
-}
-
-/// `--call-timeout` is not longer than `--request-timeout`.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
-    call.as_secs_f32(),
-    request.as_secs_f32()
-)]
-pub struct WrongTimeouts {
-    call: Duration,
-    request: Duration,
-}
-
 /// The protocol of the host.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Protocol {
@@ -194,31 +168,33 @@ impl Flags {
     /// Returns what Rollouts may configure.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.policy.to_policy(&self.cluster)
+        self.cluster.policy()
     }
 
     /// Checks the flags that depend on each other.
     ///
     /// # Errors
     /// Returns `Err` if a call could end before the API server had to answer. Then no call could name the slow table.
-    pub fn check(&self) -> Result<(), WrongTimeouts> {
+    pub fn check(&self) -> anyhow::Result<()> {
         let (call, request) = (self.call_timeout, self.cluster.request_timeout);
-        if call > request {
-            Ok(())
-        } else {
-            Err(WrongTimeouts { call, request })
-        }
+        anyhow::ensure!(
+            call > request,
+            "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
+            call.as_secs_f32(),
+            request.as_secs_f32()
+        );
+        Ok(())
     }
 
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
     #[must_use]
     pub fn kube_access(&self) -> (KubeAccess, Option<KubeAccess>) {
-        let LimitFlags { qps, burst } = self.limits;
+        let burst = self.burst;
         let limited = |access| KubeAccess {
-            limits: qps.map(|qps| RequestLimits { qps, burst }),
+            limits: self.qps.map(|qps| RequestLimits { qps, burst }),
             ..access
         };
-        let (local, tables) = self.cluster.to_access();
+        let (local, tables) = self.cluster.access();
         (limited(local), tables.map(limited))
     }
 
@@ -232,26 +208,22 @@ impl Flags {
     }
 }
 
-impl PolicyFlags {
+impl ClusterFlags {
     /// Returns what Rollouts of the cluster may configure.
-    pub(crate) fn to_policy(&self, cluster: &ClusterFlags) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned).into_iter();
+        let cluster = self.cluster_name.clone();
         Policy {
             plugin_names: defaults.chain(self.plugin_names.iter().cloned()).collect(),
             route_table_namespaces: self.allowed_route_table_namespaces.clone(),
             destination_namespaces: self.allowed_destination_namespaces.clone(),
             allow_top_placement: self.allow_top_placement,
-            cluster: cluster
-                .cluster_name
-                .clone()
-                .filter(|_| cluster.kubeconfig.is_some()),
+            cluster: cluster.filter(|_| self.kubeconfig.is_some()),
         }
     }
-}
 
-impl ClusterFlags {
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
-    pub(crate) fn to_access(&self) -> (KubeAccess, Option<KubeAccess>) {
+    pub(crate) fn access(&self) -> (KubeAccess, Option<KubeAccess>) {
         let local = KubeAccess {
             user_agent: crate::user_agent(),
             request_timeout: self.request_timeout,

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::misuse;
 use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
-use super::world::{self, Live, Subject};
+use super::world::{self, Subject};
+use crate::flags::ClusterFlags;
 
 /// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
 ///
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     dry_run: bool,
 
     #[command(flatten)]
-    live: Live,
+    cluster: ClusterFlags,
 }
 
 /// A table that is restored.
@@ -74,7 +75,7 @@ struct Work {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let clusters = args.live.clusters();
+    let clusters = args.cluster.clusters();
     let work = plan(args, &clusters).await?;
     output::print(&text(args, &work)?)?;
     if work.changes.is_empty() && work.policies.is_empty() {
@@ -103,7 +104,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
 
 async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
     let Clusters { local, tables, .. } = clusters;
-    let policy = args.live.policy();
+    let policy = args.cluster.policy();
     let (rollout, cluster) = marked(&args.rollout);
     let mark = match cluster {
         Some(_) => args.rollout.clone(),

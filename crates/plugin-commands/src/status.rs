@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use super::output::{self, DIM, Format, RED, YELLOW, styled};
 use super::routes::{RouteState, name_all, routes};
-use super::world::{self, Live, Subject};
+use super::world::{self, Subject};
+use crate::flags::ClusterFlags;
 
 /// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
 #[derive(Debug, Clone, clap::Args)]
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     namespace: Option<String>,
 
     #[command(flatten)]
-    live: Live,
+    cluster: ClusterFlags,
 
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -98,7 +99,7 @@ struct LeftBehind {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let clusters = args.live.clusters();
+    let clusters = args.cluster.clusters();
     if args.watch {
         return watch::run(args, &clusters).await;
     }
@@ -122,12 +123,12 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     }
     let tables = clusters.tables.tables(None).await?;
     let policies = world::policies(&clusters.tables).await?;
-    let policy = args.live.policy();
+    let policy = args.cluster.policy();
 
     let mut report = Report::default();
     let mut selected_by_mark: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
     for rollout in rollouts {
-        if !args.live.uses_plugin(rollout.raw()) {
+        if !args.cluster.uses_plugin(rollout.raw()) {
             continue;
         }
         let name = rollout.key().to_string();
@@ -181,7 +182,7 @@ fn status(
         spec: rollout.clone(),
         ..RolloutStatus::default()
     };
-    let policy = args.live.policy();
+    let policy = args.cluster.policy();
     let config = match subject.config(&policy) {
         Ok(config) => config,
         Err(error) => {

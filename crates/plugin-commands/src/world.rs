@@ -25,7 +25,7 @@ use super::invalid_spec;
 use super::misuse;
 use super::node::{Node, Refusal};
 use super::trial::Trial;
-use crate::flags::{ClusterFlags, PolicyFlags};
+use crate::flags::ClusterFlags;
 
 /// The source of the objects.
 #[derive(Debug, Clone, Args)]
@@ -47,16 +47,6 @@ pub(super) struct Source {
     pub(super) namespace: String,
 
     #[command(flatten)]
-    live_objects: Live,
-}
-
-/// The cluster, and the plugin's flags for it.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Live {
-    #[command(flatten)]
-    policy: PolicyFlags,
-
-    #[command(flatten)]
     cluster: ClusterFlags,
 }
 
@@ -69,13 +59,9 @@ pub(super) struct Subject {
     pub(super) api: Value,
 }
 
-impl Live {
-    pub(super) fn policy(&self) -> Policy {
-        self.policy.to_policy(&self.cluster)
-    }
-
+impl ClusterFlags {
     pub(super) fn clusters(&self) -> Clusters {
-        let (local, tables) = self.cluster.to_access();
+        let (local, tables) = self.access();
         let clusters = Clusters::one(Arc::new(KubeRouteStore::new(local)));
         match tables {
             Some(tables) => clusters.with_tables(Arc::new(KubeRouteStore::new(tables))),
@@ -160,11 +146,11 @@ fn service(key: &ObjectKey, ports: Vec<Value>) -> Value {
 
 impl Source {
     pub(super) fn policy(&self) -> Policy {
-        self.live_objects.policy()
+        self.cluster.policy()
     }
 
     fn clusters(&self) -> Clusters {
-        self.live_objects.clusters()
+        self.cluster.clusters()
     }
 
     /// Reads the files. Objects without a namespace get the default one.
@@ -248,7 +234,7 @@ impl Source {
 
     /// Whether this is a Rollout that uses the plugin.
     pub(super) fn is_subject(&self, manifest: &Manifest) -> bool {
-        manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
+        manifest.kind() == "Rollout" && self.cluster.uses_plugin(&manifest.value)
     }
 
     /// Returns the named Rollout of the files, or the only one that uses the plugin.
