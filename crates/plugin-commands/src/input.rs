@@ -184,8 +184,9 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     let mut manifests = Vec::new();
     for document in &documents {
         let manifest = Manifest::new(&file, document);
-        match document.list("items") {
-            Some(items) if manifest.kind() == "List" => {
+        let items = document.child("items").map(|(_, items)| &items.0.value);
+        match items {
+            Some(Content::List(items)) if manifest.kind() == "List" => {
                 manifests.extend(items.iter().map(|item| Manifest::new(&file, item)));
             }
             _ if manifest.value.is_null() => {}
@@ -237,15 +238,18 @@ impl Located {
         }
     }
 
-    /// Returns the items of the list under `key`, if there is one.
-    pub(super) fn list(&self, key: &str) -> Option<&[Self]> {
-        let Content::Map(fields) = &self.0.value else {
-            return None;
-        };
-        let (_, list) = fields.iter().find(|(name, _)| name.value == key)?;
-        match &list.0.value {
-            Content::List(items) => Some(items),
-            _ => None,
+    /// Returns the value under a key or an index, with the position of its key if it has one.
+    fn child(&self, key: &str) -> Option<(Location, &Self)> {
+        match &self.0.value {
+            Content::Map(fields) => {
+                let field = fields.iter().find(|(name, _)| name.value == key);
+                field.map(|(name, value)| (name.referenced, value))
+            }
+            Content::List(items) => {
+                let item = items.get(key.parse::<usize>().ok()?);
+                item.map(|item| (item.0.referenced, item))
+            }
+            Content::Scalar(_) => None,
         }
     }
 
@@ -254,19 +258,7 @@ impl Located {
         let mut here = self;
         let mut place = self.0.referenced;
         for token in at {
-            let key = token.decoded();
-            let next = match &here.0.value {
-                Content::Map(fields) => fields
-                    .iter()
-                    .find(|(name, _)| name.value == key)
-                    .map(|(name, value)| (name.referenced, value)),
-                Content::List(items) => {
-                    let item = key.parse().ok().and_then(|index: usize| items.get(index));
-                    item.map(|item| (item.0.referenced, item))
-                }
-                Content::Scalar(_) => None,
-            };
-            let Some((location, value)) = next else {
+            let Some((location, value)) = here.child(&token.decoded()) else {
                 break;
             };
             if location.line() > 0 {

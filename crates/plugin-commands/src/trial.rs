@@ -47,25 +47,6 @@ pub(super) struct Trial {
     heard: Arc<Heard>,
 }
 
-/// What the router says beside its answers: the warnings of its log, and the last error of a call about managed routes. The
-/// plugin does not return that one to the controller: SetWeight of the same reconcile tries the call again and returns the error.
-#[derive(Default)]
-struct Heard(Mutex<(Vec<String>, Option<String>)>);
-
-impl Heard {
-    fn lock(&self) -> MutexGuard<'_, (Vec<String>, Option<String>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Observer for Heard {
-    fn observe(&self, report: &Report) {
-        if let Report::ManagedRoutesFailed { error, .. } = report {
-            self.lock().1 = Some(error.clone());
-        }
-    }
-}
-
 /// The outcome of one call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
@@ -73,8 +54,27 @@ pub(super) struct Outcome {
     pub(super) warnings: Vec<String>,
     /// Why the call was refused.
     pub(super) error: Option<String>,
-    /// Why a call about managed routes failed, which SetWeight of the same reconcile returns as its error.
+    /// Why a call about managed routes failed. The plugin does not return that to the controller: SetWeight of the same reconcile
+    /// tries the call again and returns the error.
     pub(super) deferred: Option<String>,
+}
+
+/// What the router says during a call beside its answer: in its log, and in its reports.
+#[derive(Default)]
+struct Heard(Mutex<Outcome>);
+
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, Outcome> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Heard {
+    fn observe(&self, report: &Report) {
+        if let Report::ManagedRoutesFailed { error, .. } = report {
+            self.lock().deferred = Some(error.clone());
+        }
+    }
 }
 
 impl Trial {
@@ -121,13 +121,10 @@ impl Trial {
         let listening = tracing::subscriber::set_default(Registry::default().with(log));
         let made = call.make(&self.router, rollout).await;
         drop(listening);
-        let (mut warnings, deferred) = mem::take(&mut *self.heard.lock());
-        warnings.dedup();
-        Outcome {
-            warnings,
-            error: made.err().map(|error| error_chain(error.as_error())),
-            deferred,
-        }
+        let mut outcome = mem::take(&mut *self.heard.lock());
+        outcome.warnings.dedup();
+        outcome.error = made.err().map(|error| error_chain(error.as_error()));
+        outcome
     }
 
     /// Creates the Service of an experiment as the controller does, unless the files have it. Without the stable Service,
@@ -166,6 +163,6 @@ impl<S: Subscriber> Layer<S> for Log {
                 _ => {}
             }
         });
-        self.0.lock().0.push(table + &message);
+        self.0.lock().warnings.push(table + &message);
     }
 }

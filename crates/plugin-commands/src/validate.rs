@@ -356,29 +356,25 @@ impl Checked<'_> {
             );
             self.problems.warn(&self.block, text);
         }
-        let spot = self.problems.manifest.spot(&self.block);
-        self.splits = Some(Splits::new(subject, spot, config, &intent, tables));
+        self.splits = Some(Splits {
+            rollout: subject.key.clone(),
+            spot: self.problems.manifest.spot(&self.block),
+            parts: several::split_by(config, &intent, tables),
+        });
     }
 
     /// Simulates an update, and a rollback that skips its steps. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
     async fn update(&mut self, subject: &Subject, config: &PluginConfig) -> anyhow::Result<()> {
-        let Ok(mut subject) = Subject::new(without_steps(&subject.api, &self.bad_steps)) else {
-            return Ok(());
-        };
-        for _ in 0..=subject.rollout.steps().len() {
+        while let Ok(subject) = Subject::new(without_steps(&subject.api, &self.bad_steps)) {
             let refused = self.simulate(&subject, config, None).await?;
-            let Some(index) = refused.filter(|index| self.bad_steps.insert(*index)) else {
-                break;
-            };
-            let left = without_steps(&subject.api, &[index].into());
-            match Subject::new(left) {
-                Ok(left) => subject = left,
-                Err(_) => break,
+            if refused.is_some_and(|index| self.bad_steps.insert(index)) {
+                continue;
             }
-        }
-        if subject.api.pointer("/spec/rollbackWindow").is_some() {
-            self.simulate(&subject, config, Some(Rollback::Late))
-                .await?;
+            if subject.get("spec").has("rollbackWindow") {
+                let rollback = Some(Rollback::Late);
+                self.simulate(&subject, config, rollback).await?;
+            }
+            break;
         }
         let mut said = BTreeSet::new();
         self.problems

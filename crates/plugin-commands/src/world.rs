@@ -115,13 +115,6 @@ impl Subject {
         Node::root(&self.api).get(keys)
     }
 
-    /// Returns the stable Service; `None` if no step is an experiment.
-    fn stable_of_experiments(&self) -> Option<ObjectKey> {
-        let steps = self.get("spec.strategy.canary.steps").items();
-        steps.iter().find(|step| step.has("experiment"))?;
-        self.stable_service()
-    }
-
     /// Returns the stable Service.
     pub(super) fn stable_service(&self) -> Option<ObjectKey> {
         let stable = self.rollout.services()?.stable;
@@ -322,7 +315,9 @@ impl Source {
             return Ok(());
         };
         let clusters = self.clusters();
-        if let Some(stable) = subject.stable_of_experiments()
+        let steps = subject.get("spec.strategy.canary.steps").items();
+        if steps.iter().any(|step| step.has("experiment"))
+            && let Some(stable) = subject.stable_service()
             && store.service_ports(&stable).await?.is_none()
         {
             match clusters.local.service_ports(&stable).await {

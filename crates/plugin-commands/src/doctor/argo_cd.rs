@@ -6,6 +6,7 @@ use kube::api::DynamicObject;
 use route_store::FIELD_MANAGER;
 use serde_json::Value;
 
+use super::super::node::Node;
 use super::Finding;
 
 pub(super) const SUBJECT: &str = "Argo CD";
@@ -26,12 +27,10 @@ pub(super) fn examine(selected: &[RouteTableDoc], applications: &[DynamicObject]
         if is_ignored(&application.data) {
             continue;
         }
-        let is_healing = application
-            .data
-            .pointer("/spec/syncPolicy/automated/selfHeal");
-        let when = match is_healing.and_then(Value::as_bool) {
-            Some(true) => "at once (selfHeal)",
-            _ => "with its next sync",
+        let policy = Node::root(&application.data).get("spec.syncPolicy");
+        let when = match policy.get("automated.selfHeal").is_true() {
+            true => "at once (selfHeal)",
+            false => "with its next sync",
         };
         let message = format!(
             "Application {} reverts the weights of RouteTable {} {when}: give it ignoreDifferences of RouteTables with \
@@ -65,21 +64,15 @@ fn applies(application: &DynamicObject, table: &RouteTableDoc) -> bool {
 
 /// Whether the Application ignores differences of RouteTables, also when it syncs.
 fn is_ignored(application: &Value) -> bool {
-    let list = |pointer| {
-        let list = application.pointer(pointer).and_then(Value::as_array);
-        list.into_iter().flatten()
+    let spec = Node::root(application).get("spec");
+    let options = spec.get("syncPolicy.syncOptions").items();
+    let respects = |it: &Node<'_>| it.text() == "RespectIgnoreDifferences=true";
+    let is_of_tables = |it: &Node<'_>| {
+        matches!(it.get("kind").text(), "*" | RouteTable::KIND)
+            && matches!(it.get("group").text(), "*" | RouteTable::GROUP)
     };
-    let mut options = list("/spec/syncPolicy/syncOptions");
-    let respects = options.any(|it| it.as_str() == Some("RespectIgnoreDifferences=true"));
-    let mut ignored = list("/spec/ignoreDifferences");
-    let text = |entry: &Value, key| entry.get(key).and_then(Value::as_str).map(str::to_owned);
-    respects
-        && ignored.any(|entry| {
-            let kind = text(entry, "kind");
-            let group = text(entry, "group");
-            matches!(kind.as_deref(), Some("*" | RouteTable::KIND))
-                && matches!(group.as_deref(), Some("*" | RouteTable::GROUP))
-        })
+    let ignored = spec.get("ignoreDifferences").items();
+    options.iter().any(respects) && ignored.iter().any(is_of_tables)
 }
 
 #[cfg(test)]

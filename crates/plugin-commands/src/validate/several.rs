@@ -163,47 +163,39 @@ fn references_of(subject: &Subject) -> Vec<(Node<'_>, &'static str)> {
 
 /// The destinations that a Rollout splits.
 pub(super) struct Splits {
-    rollout: ObjectKey,
+    pub(super) rollout: ObjectKey,
     /// Where the Rollout is.
-    spot: Spot,
+    pub(super) spot: Spot,
     /// Each with its route. Their places would not do: in the cluster, a managed route of one Rollout moves the routes of another.
-    parts: BTreeSet<(String, String)>,
+    pub(super) parts: BTreeSet<(String, String)>,
 }
 
-impl Splits {
-    pub(super) fn new(
-        subject: &Subject,
-        spot: Spot,
-        config: &PluginConfig,
-        intent: &Intent,
-        tables: &[RouteTableDoc],
-    ) -> Self {
-        let mut parts = BTreeSet::new();
-        for table in tables {
-            // The simulation reports an error.
-            let edits = plan(config, intent, table).map(|plan| plan.edits);
-            for edit in edits.into_iter().flatten() {
-                let Edit::Destinations { route, changes, .. } = edit else {
-                    continue;
-                };
-                let route = format!("{route} of RouteTable {}", table.key());
-                for change in changes {
-                    let (DestinationChange::SetWeight { destination, .. }
-                    | DestinationChange::Replace { destination, .. }
-                    | DestinationChange::Remove { destination, .. }) = change
-                    else {
-                        continue;
-                    };
+/// Returns the destinations in `tables` that a request of a Rollout splits, each with its route.
+pub(super) fn split_by(
+    config: &PluginConfig,
+    intent: &Intent,
+    tables: &[RouteTableDoc],
+) -> BTreeSet<(String, String)> {
+    let mut parts = BTreeSet::new();
+    for table in tables {
+        // The simulation reports an error.
+        let edits = plan(config, intent, table).map(|plan| plan.edits);
+        for edit in edits.into_iter().flatten() {
+            let Edit::Destinations { route, changes, .. } = edit else {
+                continue;
+            };
+            let route = format!("{route} of RouteTable {}", table.key());
+            for change in changes {
+                if let DestinationChange::SetWeight { destination, .. }
+                | DestinationChange::Replace { destination, .. }
+                | DestinationChange::Remove { destination, .. } = change
+                {
                     parts.insert((route.clone(), destination));
                 }
             }
         }
-        Self {
-            rollout: subject.key.clone(),
-            spot,
-            parts,
-        }
     }
+    parts
 }
 
 /// Finds Rollouts that split the same destination.
