@@ -279,6 +279,8 @@ fn rate(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Debug;
+
     use clap::{CommandFactory as _, Parser};
 
     use super::*;
@@ -290,20 +292,26 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(args: &[&str], expect: Result<&str, &str>) {
+    fn check_by<T: PartialEq + Debug>(
+        show: fn(&Flags) -> T,
+        args: &[&str],
+        expect: Result<T, &str>,
+    ) {
         let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
-        let shown = parsed.map(|Line { flags }| {
-            format!(
-                "{:?} {:?}",
-                flags.policy().plugin_names,
-                flags.kube_access().0.request_timeout
-            )
-        });
-        match (shown, expect) {
+        match (parsed.map(|line| show(&line.flags)), expect) {
             (Ok(shown), Ok(expect)) => assert_eq!(shown, expect),
             (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
             (shown, _) => panic!("{shown:?}"),
         }
+    }
+
+    #[track_caller]
+    fn check(args: &[&str], expect: Result<&str, &str>) {
+        let show = |flags: &Flags| {
+            let (names, access) = (flags.policy().plugin_names, flags.kube_access().0);
+            format!("{names:?} {:?}", access.request_timeout)
+        };
+        check_by(show, args, expect.map(str::to_owned));
     }
 
     /// For example, `--log-level` has the variable `GLOO_PLUGIN_LOG_LEVEL`.
@@ -355,17 +363,12 @@ mod tests {
     fn a_kubeconfig_is_for_tables_only_and_rollouts_are_marked_with_their_cluster() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<&str, &str>) {
-            let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
-            let shown = parsed.map(|Line { flags }| {
+            let show = |flags: &Flags| {
                 let (local, tables) = flags.kube_access();
                 let tables = tables.map(|tables| tables.to_string());
                 format!("{local}; {tables:?}; {:?}", flags.policy().cluster)
-            });
-            match (shown, expect) {
-                (Ok(shown), Ok(expect)) => assert_eq!(shown, expect),
-                (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
-                (shown, _) => panic!("{shown:?}"),
-            }
+            };
+            check_by(show, args, expect.map(str::to_owned));
         }
         check(&[], Ok("the API server; None; None"));
         check(
@@ -394,15 +397,11 @@ mod tests {
     fn rate_limits_are_positive() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<Option<(f64, u32)>, &str>) {
-            let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
-            let limits = parsed.map(|line| line.flags.kube_access().0.limits);
-            match (limits, expect) {
-                (Ok(limits), Ok(expect)) => {
-                    assert_eq!(limits.map(|it| (it.qps, it.burst)), expect);
-                }
-                (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
-                (limits, _) => panic!("{limits:?}"),
-            }
+            let show = |flags: &Flags| {
+                let limits = flags.kube_access().0.limits;
+                limits.map(|it| (it.qps, it.burst))
+            };
+            check_by(show, args, expect);
         }
         check(&[], Ok(None));
         check(&["--burst=1"], Ok(None));

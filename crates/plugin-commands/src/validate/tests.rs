@@ -79,16 +79,19 @@ fn good_table() -> Value {
     table(json!({"hosts": ["a.example"], "http": [{"name": "main", "forwardTo": to("web")}]}))
 }
 
+/// Checks the problems of the objects of one file.
+async fn check_all(objects: &[Value], expect: &[&str]) {
+    assert_eq!(problems(objects, &[]).await, expect);
+}
+
 /// Checks the problems of a Rollout whose strategy is changed, with a good table.
 async fn check(change: impl Fn(&mut Value), expect: &[&str]) {
-    let found = problems(&[rollout("web", change), good_table()], &[]).await;
-    assert_eq!(found, expect);
+    check_all(&[rollout("web", change), good_table()], expect).await;
 }
 
 /// Checks the problems of a table, with a good Rollout.
 async fn check_table(spec: Value, expect: &[&str]) {
-    let found = problems(&[rollout("web", |_| {}), table(spec)], &[]).await;
-    assert_eq!(found, expect);
+    check_all(&[rollout("web", |_| {}), table(spec)], expect).await;
 }
 
 /// Checks the problems of a Rollout with this plugin block.
@@ -97,8 +100,7 @@ async fn check_block(block: Value, http: Value, expect: &[&str]) {
         canary["trafficRouting"]["plugins"]["solo-io/glooplatform"] = block.clone();
     });
     let table = table(json!({"hosts": ["a.example"], "http": http}));
-    let found = problems(&[rollout, table], &[]).await;
-    assert_eq!(found, expect);
+    check_all(&[rollout, table], expect).await;
 }
 
 fn steps(steps: Value) -> impl Fn(&mut Value) {
@@ -184,13 +186,9 @@ async fn thresholds_and_rollbacks() {
         canary["steps"] = json!([{"setWeight": 75}, {"pause": {}}]);
     });
     rollout["spec"]["rollbackWindow"] = json!({"revisions": 1});
-    let found = problems(&[rollout, good_table()], &[]).await;
-    assert_eq!(
-        found,
-        [
+    check_all(&[rollout, good_table()], &[
             "warning: rollbackWindow skips the steps: the canary gets 75 of 100 as soon as one of its Pods is available (argo-rollouts#3941): a longer scaleDownDelaySeconds keeps its Pods",
-        ]
-    );
+        ]).await;
 }
 
 #[tokio::test]
@@ -247,26 +245,17 @@ async fn several_objects_together() {
     let both =
         json!([{"ref": {"name": "web"}, "weight": 60}, {"ref": {"name": "web2"}, "weight": 40}]);
     let shared = table(json!({"http": [{"name": "main", "forwardTo": {"destinations": both}}]}));
-    let found = problems(&[rollout("web", |_| {}), other, shared], &[]).await;
-    assert_eq!(found, [""; 0]);
+    check_all(&[rollout("web", |_| {}), other, shared], &[]).await;
     let twice = [rollout("web", |_| {}), good_table(), rollout("web", |_| {})];
     let found = problems(&twice, &[]).await;
     let also = "error: Rollout shop/web is also in all.json:1:";
     assert!(found.len() == 1 && found[0].starts_with(also), "{found:?}");
     let service = |app: &str| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"selector": {"app": app}, "ports": [{"port": 80}]}});
-    let found = problems(&[rollout("web", |_| {}), good_table(), service("web")], &[]).await;
-    assert_eq!(found, [""; 0]);
-    let found = problems(
-        &[rollout("web", |_| {}), good_table(), service("other")],
-        &[],
-    )
-    .await;
-    assert_eq!(
-        found,
-        [
+    check_all(&[rollout("web", |_| {}), good_table(), service("web")], &[]).await;
+    check_all(
+        &[rollout("web", |_| {}), good_table(), service("other")], &[
             "error: Service shop/web: the Pods of Rollout shop/web do not have the label app of its selector, and the controller refuses the Rollout: make them equal"
-        ]
-    );
+        ]).await;
 }
 
 #[tokio::test]
@@ -278,23 +267,19 @@ async fn names_of_other_objects_that_are_misspelt() {
         canary["steps"] = json!([{"setWeight": 10}, {"analysis": templates("latency")}]);
     });
     let with = |others: [Value; 2]| [&[rollout.clone(), good_table()][..], &others].concat();
-    let found = problems(
+    check_all(
         &with([
             object("Service", "web-cannary"),
             object("AnalysisTemplate", "succes-rate"),
         ]),
-        &[],
-    )
-    .await;
-    assert_eq!(
-        found,
-        [
+        &[
             "warning: the files have no AnalysisTemplate success-rate: did you mean succes-rate?",
             "warning: the files have no Service web-canary: did you mean web-cannary?",
-        ]
-    );
+        ],
+    )
+    .await;
     // Other names may be those of objects in the cluster, and each object has one kind.
-    let found = problems(
+    check_all(
         &with([
             object("Service", "latencies"),
             object("AnalysisTemplate", "web-canary2"),
@@ -302,7 +287,6 @@ async fn names_of_other_objects_that_are_misspelt() {
         &[],
     )
     .await;
-    assert_eq!(found, [""; 0]);
 }
 
 #[tokio::test]
@@ -439,13 +423,9 @@ async fn objects_that_are_not_what_they_should_be() {
         problems(&objects("solo-io/gloplatform"), &flags).await,
         [""; 0]
     );
-    let found = problems(&objects("argoproj-labs/gatewayAPI"), &[]).await;
-    assert_eq!(
-        found,
-        [
+    check_all(&objects("argoproj-labs/gatewayAPI"), &[
             "warning: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has argoproj-labs/gatewayAPI"
-        ]
-    );
+        ]).await;
     // A misspelt key, also when there are other problems.
     let mut strategi = rollout("web", |_| {});
     let spec = strategi["spec"].as_object_mut().unwrap();
@@ -464,32 +444,34 @@ async fn objects_that_are_not_what_they_should_be() {
     assert_eq!(found, [is_not_read(at)]);
     let mut nameless = rollout("web", |_| {});
     nameless["metadata"] = json!({"namespace": "shop"});
-    let found = problems(&[nameless, good_table()], &[]).await;
-    assert_eq!(found, ["error: Rollout without metadata.name: name it"]);
+    check_all(
+        &[nameless, good_table()],
+        &["error: Rollout without metadata.name: name it"],
+    )
+    .await;
     check(steps(json!([])), &["warning: there are no steps, so all traffic moves to a new version as soon as its Pods are available: add steps"]).await;
     let mut kind = good_table();
     kind["kind"] = json!("RoutTable");
-    let found = problems(&[rollout("web", |_| {}), kind], &[]).await;
-    assert_eq!(
-        found,
-        [
+    check_all(
+        &[rollout("web", |_| {}), kind],
+        &[
             "warning: kind RoutTable is not known: did you mean RouteTable? The object is ignored",
             "warning: the files do not have RouteTable shop/front: its routes are not checked",
-        ]
-    );
+        ],
+    )
+    .await;
     let mut version = rollout("web", |_| {});
     version["apiVersion"] = json!("argoproj.io/v1");
-    let found = problems(&[version, good_table()], &[]).await;
-    assert_eq!(found, ["error: apiVersion must be argoproj.io/v1alpha1"]);
+    check_all(
+        &[version, good_table()],
+        &["error: apiVersion must be argoproj.io/v1alpha1"],
+    )
+    .await;
     let mut elsewhere = good_table();
     elsewhere["metadata"]["namespace"] = json!("gloo-mesh");
-    let found = problems(&[rollout("web", |_| {}), elsewhere], &[]).await;
-    assert_eq!(
-        found,
-        [
+    check_all(&[rollout("web", |_| {}), elsewhere], &[
             "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
-        ]
-    );
+        ]).await;
 }
 
 /// The specs of which the Go tests ask the released controllers.
