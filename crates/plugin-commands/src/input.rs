@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_saphyr::{Location, MessageFormatter as _, Spanned, UserMessageFormatter};
 
+use super::node::Node;
 use super::without_os_number;
 
 /// One object of a file.
@@ -87,17 +88,14 @@ impl Manifest {
 
     /// Returns `kind`; empty if it is missing.
     pub(super) fn kind(&self) -> &str {
-        self.value
-            .get("kind")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        Node::root(&self.value).get("kind").text()
     }
 
     /// Returns namespace and name; `None` if it has no name.
     pub(super) fn key(&self) -> Option<ObjectKey> {
-        let text = |pointer| self.value.pointer(pointer).and_then(Value::as_str);
-        let namespace = text("/metadata/namespace").unwrap_or_default();
-        Some(ObjectKey::new(namespace, text("/metadata/name")?))
+        let metadata = Node::root(&self.value).get("metadata");
+        let name = metadata.get("name").value.as_str()?;
+        Some(ObjectKey::new(metadata.get("namespace").text(), name))
     }
 
     /// Returns why this object cannot be read, with the position of the value at the dotted path `at`.

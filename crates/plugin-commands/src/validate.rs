@@ -30,7 +30,7 @@ use self::shape::Misfit;
 use super::controller::ControllerRelease;
 use super::input::{Manifest, Spot, path};
 use super::invalid_spec;
-use super::node::Refusal;
+use super::node::{Node, Refusal};
 use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
@@ -228,7 +228,7 @@ impl Checked<'_> {
     /// Finds what the API server and the controller refuse.
     fn spec(&mut self, api: &Value) {
         const VERSION: &str = "argoproj.io/v1alpha1";
-        if api.get("apiVersion").and_then(Value::as_str) != Some(VERSION) {
+        if Node::root(api).get("apiVersion").text() != VERSION {
             let text = format!("apiVersion must be {VERSION}");
             self.problems.error(&path("apiVersion"), text);
         }
@@ -443,16 +443,14 @@ impl Checked<'_> {
     ) -> anyhow::Result<Arc<MemoryRouteStore>> {
         let source = self.world.source;
         let is_needed = |manifest: &&Manifest| {
-            let labels = manifest.value.pointer("/metadata/labels").cloned();
-            let labels = labels.and_then(|it| serde_json::from_value(it).ok());
-            let record = manifest.value.pointer("/metadata/annotations");
+            let metadata = Node::root(&manifest.value).get("metadata");
+            let labels = metadata.get("labels").texts();
+            let selector = config.route_tables();
             manifest.kind() != RouteTable::KIND
-                || record.is_some_and(|it| it.get(ANNOTATION).is_some())
-                || manifest.key().is_some_and(|key| {
-                    config
-                        .route_tables()
-                        .matches(&key, &labels.unwrap_or_default())
-                })
+                || metadata.get("annotations").value.get(ANNOTATION).is_some()
+                || manifest
+                    .key()
+                    .is_some_and(|key| selector.matches(&key, &labels))
         };
         let store = Arc::new(MemoryRouteStore::default());
         for manifest in self.world.manifests.iter().filter(is_needed) {

@@ -236,23 +236,20 @@ impl Source {
         name: Option<&str>,
         manifests: &'m [Manifest],
     ) -> anyhow::Result<&'m Manifest> {
-        let rollouts = manifests.iter().filter(|it| it.kind() == "Rollout");
         let keys = |of: &[&Manifest]| {
             let keys: BTreeSet<ObjectKey> = of.iter().filter_map(|it| it.key()).collect();
             let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
             keys.join(", ")
         };
-        let all: Vec<&Manifest> = rollouts.collect();
-        let mut found = all.clone();
-        match name {
-            None => found.retain(|it| self.is_subject(it)),
-            Some(name) if name.contains('/') => {
-                let key = Some(self.key(name));
-                found.retain(|it| it.key() == key);
-            }
+        let is_meant = |manifest: &&Manifest| match (name, manifest.key()) {
+            (None, _) => self.is_subject(manifest),
+            (Some(name), Some(key)) if name.contains('/') => key == self.key(name),
             // The namespace does not matter if the files have one Rollout of this name.
-            Some(name) => found.retain(|it| it.key().is_some_and(|key| key.name == name)),
-        }
+            (Some(name), key) => key.is_some_and(|key| key.name == name),
+        };
+        let all = manifests.iter().filter(|it| it.kind() == "Rollout");
+        let all: Vec<&Manifest> = all.collect();
+        let found: Vec<&Manifest> = all.iter().copied().filter(is_meant).collect();
         match (found.as_slice(), name) {
             ([only], Some(_)) if !self.is_subject(only) => {
                 bail!(self.without_plugin(std::slice::from_ref(*only)))
