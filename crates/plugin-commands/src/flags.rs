@@ -154,6 +154,18 @@ pub(crate) struct ClusterFlags {
     request_timeout: Duration,
 }
 
+/// `--call-timeout` is not longer than `--request-timeout`.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
+    call.as_secs_f32(),
+    request.as_secs_f32()
+)]
+pub struct WrongTimeouts {
+    call: Duration,
+    request: Duration,
+}
+
 /// The protocol of the host.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Protocol {
@@ -175,15 +187,12 @@ impl Flags {
     ///
     /// # Errors
     /// Returns `Err` if a call could end before the API server had to answer. Then no call could name the slow table.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub fn check(&self) -> Result<(), WrongTimeouts> {
         let (call, request) = (self.call_timeout, self.cluster.request_timeout);
-        anyhow::ensure!(
-            call > request,
-            "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
-            call.as_secs_f32(),
-            request.as_secs_f32()
-        );
-        Ok(())
+        match call > request {
+            true => Ok(()),
+            false => Err(WrongTimeouts { call, request }),
+        }
     }
 
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.

@@ -14,7 +14,7 @@ use super::call::Call;
 use super::controller::ControllerRelease;
 use super::misuse;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::trial::Objects;
+use super::trial::{Objects, Trial};
 use super::update::{Update, is_under_way, of_next_call};
 use super::world::{Source, Subject};
 use crate::flags::whole;
@@ -115,7 +115,7 @@ struct Change {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let trial = args.source.load(args.rollout.as_deref()).await?;
+    let trial = Trial::load(&args.source, args.rollout.as_deref()).await?;
     let before = trial.objects().await?;
     let release = args.source.release(None).await;
     let (rollout, calls) = args.calls(&trial.subject, release)?;

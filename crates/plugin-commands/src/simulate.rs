@@ -107,7 +107,7 @@ pub(super) enum End {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let trial = args.source.load(args.rollout.as_deref()).await?;
+    let trial = Trial::load(&args.source, args.rollout.as_deref()).await?;
     let release = args.source.release(args.controller_release).await;
     let update = Update::new(&trial.subject, release).going_back(args.rollback);
     let event = args.event();

@@ -21,7 +21,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 
 use super::call::Call;
-use super::world::Subject;
+use super::world::{Source, Subject};
 
 /// Says which entries of a plugin block select no route of its tables.
 pub(super) async fn unmatched_entries(
@@ -78,6 +78,12 @@ impl Observer for Heard {
 }
 
 impl Trial {
+    /// Loads the named Rollout, or the only one, and its tables.
+    pub(super) async fn load(source: &Source, name: Option<&str>) -> anyhow::Result<Self> {
+        let (subject, store) = source.load(name).await?;
+        Ok(Self::new(store, source.policy(), subject))
+    }
+
     pub(super) fn new(store: Arc<MemoryRouteStore>, policy: Policy, subject: Subject) -> Self {
         let heard = Arc::<Heard>::default();
         let observer = Arc::clone(&heard) as Arc<dyn Observer>;

@@ -24,7 +24,6 @@ use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec;
 use super::misuse;
 use super::node::{Node, Refusal};
-use super::trial::Trial;
 use crate::flags::ClusterFlags;
 
 /// The source of the objects.
@@ -175,7 +174,10 @@ impl Source {
     }
 
     /// Loads the named Rollout, or the only one, and its tables.
-    pub(super) async fn load(&self, name: Option<&str>) -> anyhow::Result<Trial> {
+    pub(super) async fn load(
+        &self,
+        name: Option<&str>,
+    ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
         if let Some(file) = name.filter(|name| is_file(name)) {
             misuse!("{file} is a file, not a Rollout: give it with -f");
         }
@@ -222,7 +224,7 @@ impl Source {
                 "the files do not have {what}: give its file with -f, or read it from the cluster with --live"
             );
         }
-        Ok(Trial::new(store, self.policy(), subject))
+        Ok((subject, store))
     }
 
     /// Whether this is a Rollout that uses the plugin.
