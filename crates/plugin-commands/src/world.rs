@@ -239,9 +239,11 @@ impl Source {
         manifests: &'m [Manifest],
     ) -> anyhow::Result<&'m Manifest> {
         let keys = |of: &[&Manifest]| {
-            let keys: BTreeSet<ObjectKey> = of.iter().filter_map(|it| it.key()).collect();
-            let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
-            keys.join(", ")
+            let unnamed = || "one without metadata.name".to_owned();
+            let keys = of.iter().map(|it| it.key());
+            let keys = keys.map(|key| key.map_or_else(unnamed, |key| key.to_string()));
+            let keys: BTreeSet<String> = keys.collect();
+            keys.into_iter().collect::<Vec<_>>().join(", ")
         };
         let is_meant = |manifest: &&Manifest| match (name, manifest.key()) {
             (None, _) => self.is_subject(manifest),
