@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, WeightDestination, escaped};
 use route_store::{Operation, Write};
 use serde::Serialize;
@@ -147,26 +146,19 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
 impl Args {
     /// Returns what is assumed about the Rollout, besides its status.
     fn assumed(&self, subject: &Subject) -> Option<&'static str> {
-        let status = &subject.rollout.status;
-        match is_under_way(&subject.rollout) {
-            false => {
-                Some("the Rollout is at rest: planned as if a new version had just been applied")
-            }
-            true if !self.is_at_step() => None,
-            true if status.abort => {
-                Some("the Rollout is aborted: planned as if it had been retried")
-            }
-            true if status.promote_full => {
-                Some("the Rollout is being promoted in full: planned as if it were not")
-            }
-            true => None,
+        let (asked, status) = (&self.asked, &subject.rollout.status);
+        // The calls of a step, which may not be the current one.
+        let is_at_step =
+            asked.step.is_some() || asked.header_route.is_some() || asked.mirror_route.is_some();
+        if !is_under_way(&subject.rollout) {
+            Some("the Rollout is at rest: planned as if a new version had just been applied")
+        } else if is_at_step && status.abort {
+            Some("the Rollout is aborted: planned as if it had been retried")
+        } else if is_at_step && status.promote_full {
+            Some("the Rollout is being promoted in full: planned as if it were not")
+        } else {
+            None
         }
-    }
-
-    /// Whether the calls are those of a step, which may not be the current one.
-    const fn is_at_step(&self) -> bool {
-        let asked = &self.asked;
-        asked.step.is_some() || asked.header_route.is_some() || asked.mirror_route.is_some()
     }
 
     /// Returns the requested calls, as the controller would make them, and the Rollout at that time.
@@ -234,27 +226,29 @@ impl Args {
     }
 }
 
+/// Returns the objects that differ, with the patches of the calls.
 fn changes(written: &[Write], before: &Objects, after: &Objects) -> Vec<Change> {
-    let ids: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let changed = ids.into_iter().filter(|id| before.get(id) != after.get(id));
-    let change = |id: &(&'static str, ObjectKey)| {
+    let mut changes = Vec::new();
+    for id in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let (before, after) = (before.get(id), after.get(id));
+        if before == after {
+            continue;
+        }
         let (kind, key) = id;
-        let of_object = written
-            .iter()
-            .filter(|it| it.kind == *kind && it.key == *key);
-        let patches = of_object.filter_map(|write| match &write.operation {
-            Operation::Patch(patch) => Some(without_version(patch)),
-            Operation::Create(_) | Operation::Delete => None,
+        let writes = written.iter().filter(|it| it.kind == *kind);
+        let patches = writes.filter_map(|write| match &write.operation {
+            Operation::Patch(patch) if write.key == *key => Some(without_version(patch)),
+            _ => None,
         });
-        Change {
+        changes.push(Change {
             kind,
             object: key.to_string(),
             patches: patches.collect(),
-            before: before.get(id).cloned().unwrap_or_default(),
-            after: after.get(id).cloned().unwrap_or_default(),
-        }
-    };
-    changed.map(change).collect()
+            before: before.cloned().unwrap_or_default(),
+            after: after.cloned().unwrap_or_default(),
+        });
+    }
+    changes
 }
 
 /// Removes the test of the resource version from a patch. The other tests guard the current values.

@@ -303,10 +303,10 @@ impl Update<'_> {
             calls.push(Call::RemoveManagedRoutes);
         } else if let Some(index) = self.index() {
             if !self.is_scaled(None) {
-                weight = self.weight_of(index).unwrap_or(0);
+                weight = self.weight_of(index);
                 additional = self.additional();
             } else if index < self.steps().len() {
-                weight = self.weight_of(index + 1).unwrap_or(0);
+                weight = self.weight_of(index + 1);
                 additional = self.additional();
             } else {
                 weight = max;
@@ -369,10 +369,11 @@ impl Update<'_> {
             && self.stable.available < self.rollout.replicas()
     }
 
-    /// Returns the last `setWeight` before a step.
-    fn weight_of(&self, step: usize) -> Option<i32> {
+    /// Returns the last `setWeight` before a step; 0 without one.
+    fn weight_of(&self, step: usize) -> i32 {
         let before = self.steps().iter().take(step);
-        before.rev().find_map(|step| step.set_weight)
+        let weight = before.rev().find_map(|step| step.set_weight);
+        weight.unwrap_or(0)
     }
 
     /// Returns the weight during an abort (`calculateDesiredWeightOnAbortOrStableRollback`).

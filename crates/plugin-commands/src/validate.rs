@@ -207,7 +207,9 @@ impl Checked<'_> {
         let (world, problems) = (self.world, &mut self.problems);
         several::references(problems, world.manifests, &subject);
         advice::about_scaling(problems, &subject, world.release);
-        advice::about_ping_pong(problems, world.source, &subject).await;
+        if let Some(text) = world.source.unprepared_pong(&subject).await {
+            problems.warn(&path("spec.strategy.canary.pingPong"), text);
+        }
         advice::about_block(problems, world.source, &subject);
         advice::about_steps(problems, &subject);
         let is_bad = block::check(problems, world.source, &mut subject);

@@ -74,7 +74,7 @@ impl Update<'_> {
         let is_at_end = self.index() == Some(self.steps().len());
         let is_early = self.canary.available == 0 && self.wanted(None).0 > 1;
         let weight = self.weight_of(self.steps().len());
-        weight.filter(|weight| self.skips_steps && is_at_end && is_early && *weight > 0)
+        (self.skips_steps && is_at_end && is_early && weight > 0).then_some(weight)
     }
 
     /// Returns how many Pods canary and stable need (`CalculateReplicaCountsForTrafficRoutedCanary`).
@@ -146,7 +146,7 @@ impl Update<'_> {
         }
         match self.index() {
             _ if is_aborted => 0,
-            Some(index) if index < self.steps().len() => self.weight_of(index + 1).unwrap_or(0),
+            Some(index) if index < self.steps().len() => self.weight_of(index + 1),
             _ => max,
         }
     }

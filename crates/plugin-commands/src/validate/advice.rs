@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::block;
 use super::report::Problems;
 use crate::controller::{ControllerRelease, abort_advice};
-use crate::input::path;
 use crate::world::{Source, Subject};
 
 /// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
@@ -42,17 +41,6 @@ pub(super) fn about_scaling(
             "raise it to at least {ENOUGH_FOR_A_GATEWAY}, so that old Pods serve until the gateway has stopped sending requests to them"
         );
         warn("scaleDownDelaySeconds", &message);
-    }
-}
-
-/// Warns of ping-pong that is new for a Rollout which exists in the cluster. Files alone do not tell.
-pub(super) async fn about_ping_pong(
-    problems: &mut Problems<'_>,
-    source: &Source,
-    subject: &Subject,
-) {
-    if let Some(pong) = source.unprepared_pong(subject).await {
-        problems.warn(&path("spec.strategy.canary.pingPong"), pong);
     }
 }
 
