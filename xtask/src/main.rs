@@ -10,6 +10,7 @@ mod e2e;
 mod fuzz;
 mod go;
 mod matrix;
+mod mutants;
 mod needs;
 mod plugin;
 mod record;
@@ -53,6 +54,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Play random histories of calls, edits and failures with the plugin for a given time; or run promotions under load.
     Soak(soak::Args),
+    /// Change single places of the crates that matter most, and show what no test notices.
+    Mutants(mutants::Args),
     /// Check the licences and sources of all dependencies, and that none is banned.
     Deny(deny::Args),
     /// Write the generated parts of the documents, and build the site into `target/book`.
@@ -76,6 +79,7 @@ impl Command {
             Self::Record(args) => record::run(sh, &args),
             Self::Fuzz(args) => fuzz::run(sh, &args),
             Self::Soak(args) => soak::run(sh, &args),
+            Self::Mutants(args) => mutants::run(sh, &args),
             Self::Tidy => tidy::run(sh),
             Self::Deny(args) => deny::run(sh, &args),
             Self::Docs => book::run(sh),

@@ -32,11 +32,11 @@ impl Standing {
     pub(crate) fn recorded(policy: &Policy, live: &Rollout, hashes: PodHashes) -> Option<Self> {
         let (status, metadata) = (&live.status, &live.metadata);
         let weights = status.canary.weights.as_ref()?;
-        let is_of_today = weights.canary.pod_template_hash == status.current_pod_hash
+        let is_current = weights.canary.pod_template_hash == status.current_pod_hash
             && weights.stable.pod_template_hash == status.stable_rs
             && status.has_observed(metadata.generation)
             && admissible(live).contains(weights.canary.weight);
-        if !is_of_today {
+        if !is_current {
             return None;
         }
         let desired = DesiredWeight {

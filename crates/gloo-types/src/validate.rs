@@ -87,7 +87,7 @@ pub enum Rule {
     #[error("status is {0}: use 100 to 599")]
     ResponseStatus(u32),
     /// A port that does not exist.
-    #[error("a port must be within {least} and 65535, found {found}")]
+    #[error("a port must be between {least} and 65535, found {found}")]
     Port {
         /// The smallest port that is allowed here.
         least: u32,

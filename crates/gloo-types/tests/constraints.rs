@@ -139,10 +139,10 @@ fn limits_that_gloo_sets() {
             "applyToDestinations": [{"port": {"number": 65536}}],
         }),
         &[
-            "spec.workloadSelectors[0].port.number: a port must be within 1 and 65535, found 0",
-            "spec.applyToDestinations[0].port.number: a port must be within 1 and 65535, found 65536",
+            "spec.workloadSelectors[0].port.number: a port must be between 1 and 65535, found 0",
+            "spec.applyToDestinations[0].port.number: a port must be between 1 and 65535, found 65536",
             "spec.defaultDestination: a destination needs exactly one of ref and awsLambda: set one of them",
-            "spec.defaultDestination.port.number: a port must be within 1 and 65535, found 0",
+            "spec.defaultDestination.port.number: a port must be between 1 and 65535, found 0",
         ],
     );
 }
@@ -286,7 +286,7 @@ fn ports_names_of_headers_and_matches_that_gloo_rejects() {
             json!({"port": 65536, "headers": [{"name": "a b"}, {}], "uri": {"exact": "/a", "prefix": "/"}}),
         ),
         &[
-            "spec.http[0].matchers[0].port: a port must be within 0 and 65535, found 65536",
+            "spec.http[0].matchers[0].port: a port must be between 0 and 65535, found 65536",
             "spec.http[0].matchers[0].headers[0].name: \"a b\" is not the name of a header: it may have letters, digits, - and _",
             "spec.http[0].matchers[0].headers[1].name: \"\" is not the name of a header: it may have letters, digits, - and _",
             "spec.http[0].matchers[0].uri: set only one of exact, prefix, regex and suffix",
@@ -297,10 +297,10 @@ fn ports_names_of_headers_and_matches_that_gloo_rejects() {
     check(
         json!({"tcp": [{"matchers": [{"port": 70000}], "forwardTo": to(0)}], "tls": [{"matchers": [{"sniHosts": ["a"], "port": 70000}], "forwardTo": to(70000)}]}),
         &[
-            "spec.tcp[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
-            "spec.tcp[0].forwardTo.destinations[0].port.number: a port must be within 1 and 65535, found 0",
-            "spec.tls[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
-            "spec.tls[0].forwardTo.destinations[0].port.number: a port must be within 1 and 65535, found 70000",
+            "spec.tcp[0].matchers[0].port: a port must be between 0 and 65535, found 70000",
+            "spec.tcp[0].forwardTo.destinations[0].port.number: a port must be between 1 and 65535, found 0",
+            "spec.tls[0].matchers[0].port: a port must be between 0 and 65535, found 70000",
+            "spec.tls[0].forwardTo.destinations[0].port.number: a port must be between 1 and 65535, found 70000",
         ],
     );
 }

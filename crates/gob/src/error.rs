@@ -86,7 +86,7 @@ pub enum Fault {
         fields: usize,
     },
     /// An array value whose length differs from its definition.
-    #[error("array of {expected} elements arrives with {found}")]
+    #[error("array of {expected} elements, but the message has {found}")]
     ArrayLength {
         /// Length in the definition.
         expected: u64,

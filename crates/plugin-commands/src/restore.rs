@@ -203,7 +203,7 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
 /// Asks for confirmation on the terminal.
 fn is_confirmed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        misuse!("cannot ask for confirmation without a terminal: give --yes or --dry-run");
+        misuse!("there is no terminal to ask for confirmation: pass --yes or --dry-run");
     }
     output::print("Write this? [y/N] ")?;
     let mut answer = String::new();

@@ -28,7 +28,7 @@ use crate::{
 const START: Duration = Duration::from_secs(1);
 
 /// The shortest pause between two checks of whether MirrorPolicies must be watched.
-const TEND: Duration = Duration::from_secs(1);
+const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// A store that reads RouteTables, MirrorPolicies and Rollouts from watches, and sends writes and other reads to the
 /// clusters. [`CachedRouteStore::run`] starts the watches.
@@ -141,7 +141,7 @@ impl CachedRouteStore {
             if let Err(RecvError::Closed) = changes.recv().await {
                 return;
             }
-            sleep(TEND).await;
+            sleep(BETWEEN_CHECKS).await;
         }
     }
 

@@ -272,7 +272,7 @@ impl<'a> Block<'a> {
     /// Reads a port number.
     ///
     /// # Errors
-    /// Returns `Err` if the value is not a number within 1 and 65535.
+    /// Returns `Err` if the value is not a number between 1 and 65535.
     pub fn port(&self, key: &str) -> Result<Option<u32>, Problem> {
         let Some(value) = self.value(key) else {
             return Ok(None);

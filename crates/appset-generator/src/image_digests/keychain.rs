@@ -62,7 +62,7 @@ pub enum KeychainError {
     #[error("it is neither a Docker configuration nor a .dockercfg")]
     Format,
     /// An entry is invalid. The message does not have its text, which may be a secret.
-    #[error("the entry for {0} is not base64 of user:password")]
+    #[error("auth of the entry for {0} is not user:password in base64")]
     Auth(String),
     /// The credentials are in a credential helper, a program on the machine where the file was written.
     #[error(
@@ -270,10 +270,13 @@ mod tests {
             ),
             (json!({"registrytoken": "r"}), &["registry r"]),
             (json!({}), &[]),
-            (json!({"auth": "%%"}), &["the entry for r.io is not base64"]),
+            (
+                json!({"auth": "%%"}),
+                &["auth of the entry for r.io is not user:password in base64"],
+            ),
             (
                 json!({"auth": "dXA="}),
-                &["the entry for r.io is not base64"],
+                &["auth of the entry for r.io is not user:password in base64"],
             ),
         ] {
             let config = json!({"auths": {"r.io": entry}});

@@ -126,7 +126,7 @@ impl<S: Store> GlooRouter<S> {
         match self.complete(rollout, deadline).await {
             Ok(complete) => Some(complete),
             Err(failure) => {
-                info!("SetWeight retries this: {}", error_chain(&failure));
+                info!("{}; the next SetWeight tries again", error_chain(&failure));
                 None
             }
         }
@@ -148,7 +148,7 @@ impl<S: Store> GlooRouter<S> {
         if let Err(error) = failed {
             let key = from_rpc::key(rollout);
             let error = error_chain(&error);
-            info!(rollout = %key, "SetWeight retries this: {error}");
+            info!(rollout = %key, "{error}; the next SetWeight tries again");
             let rollout = About::of_call(rollout);
             self.observer
                 .observe(&Report::ManagedRoutesFailed { rollout, error });

@@ -212,7 +212,7 @@ fn struct_fields() {
 fn counts() {
     check::<[i64; 3]>(
         "0e ff81 01 01 02 ff82 00 01 04 01 06 00 00  06 ff82 00 02 00 00",
-        "20: array of 3 elements arrives with 2",
+        "20: array of 3 elements, but the message has 2",
     );
     const SLICE_OF_EMPTY: &str =
         "0a ff83 03 01 02 ff84 00 00 00  0d ff81 02 01 02 ff82 00 01 ff84 00 00";

@@ -303,7 +303,7 @@ async fn mistakes_in_tables() {
         json!({"hosts": ["a"], "http": [{"name": "main", "matchers": [{"port": 70000, "headers": [{"name": "a b"}], "uri": {"regex": "(?=a)"}}], "forwardTo": to("web")}]}),
         &[
             "error: spec.http[0].matchers[0].headers[0].name: \"a b\" is not the name of a header: it may have letters, digits, - and _",
-            "error: spec.http[0].matchers[0].port: a port must be within 0 and 65535, found 70000",
+            "error: spec.http[0].matchers[0].port: a port must be between 0 and 65535, found 70000",
             "error: spec.http[0].matchers[0].uri.regex: RE2 does not accept the pattern: look-ahead and look-behind are not supported",
         ],
     )

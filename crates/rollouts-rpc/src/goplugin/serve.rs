@@ -428,10 +428,10 @@ async fn refuse_others(listener: &UnixListener) -> Infallible {
         if refused == 1 {
             warn!(
                 pid,
-                uid, "another connection was closed: there is one session, the host's"
+                uid, "closed a second connection: a plugin serves only the host that started it"
             );
         } else {
-            debug!(pid, uid, refused, "another connection was closed");
+            debug!(pid, uid, refused, "closed one more connection");
         }
     }
     pending().await

@@ -41,8 +41,8 @@ pub enum CallError {
     /// The reply is not of the type that the method returns.
     #[error("the reply does not decode")]
     Reply(#[source] DecodeError),
-    /// The argument does not encode.
-    #[error("the argument does not encode")]
+    /// The argument cannot be encoded.
+    #[error("the argument cannot be encoded")]
     Argument(#[source] EncodeError),
 }
 

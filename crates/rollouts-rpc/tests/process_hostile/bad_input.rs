@@ -86,7 +86,7 @@ async fn a_second_connection() {
     let line = line
         .replace(&format!("pid={this}"), "PID")
         .replace(&format!("uid={own}"), "UID");
-    assert_snapshot!(line, @r#"{"@level":"warn","@message":"another connection was closed: there is one session, the host's PID UID","@module":"rollouts_rpc::goplugin::serve"}"#);
+    assert_snapshot!(line, @r#"{"@level":"warn","@message":"closed a second connection: a plugin serves only the host that started it PID UID","@module":"rollouts_rpc::goplugin::serve"}"#);
     assert_snapshot!(last, @r#"{"@level":"info","@message":"ending: the host closed the connection","@module":"rollouts_rpc::goplugin::serve"}"#);
 }
 
