@@ -61,7 +61,7 @@ func TestIgnoreDifferences(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compared, err := diff.StateDiff(live, git, config)
+			compared, err := diff.StateDiff(t.Context(), live, git, config)
 			if err != nil {
 				t.Fatal(err)
 			}

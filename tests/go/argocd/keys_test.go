@@ -11,7 +11,7 @@ import (
 )
 
 // files is a Git repository with one file in one directory.
-type files struct{}
+type files struct{ git }
 
 func (files) GetFiles(context.Context, string, string, string, string, bool, *v1alpha1.SourceIntegrity) (map[string][]byte, error) {
 	return map[string][]byte{"apps/app.yaml": []byte("own: key")}, nil

@@ -252,3 +252,11 @@ func (g git) GetFiles(_ context.Context, _, _, _, pattern string, _ bool, _ *v1a
 func (git) GetDirectories(context.Context, string, string, string, bool, *v1alpha1.SourceIntegrity) ([]string, error) {
 	return nil, nil
 }
+
+func (git) GetOciFiles(context.Context, string, string, string, string, bool) (map[string][]byte, error) {
+	return nil, nil
+}
+
+func (git) GetOciDirectories(context.Context, string, string, string, bool) ([]string, error) {
+	return nil, nil
+}

@@ -20,19 +20,19 @@ static:
 
 #[test]
 fn the_request_of_a_set_without_parameters() {
-    let recording = include_bytes!("../data/argo-cd-3.5.7/no-parameters.http");
+    let recording = include_bytes!("../data/argo-cd-3.6.1/no-parameters.http");
     check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
 }
 
 #[test]
 fn the_request_of_a_set_that_names_its_source() {
-    let recording = include_bytes!("../data/argo-cd-3.5.7/static.http");
+    let recording = include_bytes!("../data/argo-cd-3.6.1/static.http");
     check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
 }
 
 #[test]
 fn a_request_with_every_kind_of_input() {
-    let recording = include_bytes!("../data/argo-cd-3.5.7/every-kind.http");
+    let recording = include_bytes!("../data/argo-cd-3.6.1/every-kind.http");
     check_recording(
         recording,
         200,
@@ -42,7 +42,7 @@ fn a_request_with_every_kind_of_input() {
 
 #[test]
 fn a_request_for_a_source_that_is_not_configured() {
-    let recording = include_bytes!("../data/argo-cd-3.5.7/image-digests.http");
+    let recording = include_bytes!("../data/argo-cd-3.6.1/image-digests.http");
     check_recording(recording, 400, "unknown source image-digests");
 }
 
