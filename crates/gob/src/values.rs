@@ -99,6 +99,14 @@ impl Time {
     }
 
     /// Returns whether this is Go's zero time in any zone (Go `Time.IsZero`).
+    ///
+    /// ```
+    /// use gob::Time;
+    ///
+    /// let zero = Time::default();
+    /// assert!(zero.is_zero() && Time { offset_seconds: Some(3600), ..zero }.is_zero());
+    /// assert!(!Time { nanos: 1, ..zero }.is_zero() && !Time::from_unix(0).is_zero());
+    /// ```
     pub fn is_zero(&self) -> bool {
         self.unix_seconds == -YEAR_ONE_TO_UNIX && self.nanos == 0
     }
