@@ -1,7 +1,5 @@
 //! `cargo xtask mutants`: measures what the tests catch, with cargo-mutants. No result passes or fails.
 
-use std::path::Path;
-
 use serde_json::Value;
 use xshell::{Shell, cmd};
 
@@ -24,7 +22,7 @@ pub(crate) struct Args {
     /// Only these packages.
     #[arg(value_name = "PACKAGE", value_parser = JUDGES.map(|(package, _)| package))]
     packages: Vec<String>,
-    /// Try one mutant of so many; 1 tries all, which takes a day.
+    /// Try one mutant of so many; 1 tries all, which takes many hours.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     one_of: u32,
     /// Which one of them.
@@ -59,7 +57,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             package,
             &serde_json::from_str(&sh.read_file(outcomes)?)?,
         ));
-        table.push(sh.read_file(Path::new(&out).join("mutants.out/missed.txt"))?);
+        table.push(sh.read_file(out.join("mutants.out/missed.txt"))?);
     }
     say("package               viable  caught  missed");
     table.iter().for_each(|line| say(line.trim_end()));
