@@ -194,7 +194,7 @@ async fn status_and_restore_handle_a_rollout_that_is_deleted_during_its_update(
     let before = tables.get("shop").await?;
     run(user, "restore deleted/reviews")
         .await?
-        .check(2, &["give --yes or --dry-run"])?;
+        .check(2, &["pass --yes or --dry-run"])?;
     let dry = run(user, "restore deleted/reviews --dry-run").await?;
     dry.check(
         0,
