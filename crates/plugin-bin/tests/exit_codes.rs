@@ -7,11 +7,12 @@ use std::process::{Command, Stdio};
 const GOOD: &str = "-f tests/commands/plan.in/rollout.yaml -f tests/commands/plan.in/shop.yaml";
 const SEVERAL: &str = "-f tests/commands/several-rollouts.yaml";
 
-fn run(line: &str, stdout: Stdio) -> (Option<i32>, String) {
+const NO_CLUSTER: &str = "/nowhere";
+
+fn run(kubeconfig: &str, line: &str, stdout: Stdio) -> (Option<i32>, String) {
     let program = env!("CARGO_BIN_EXE_rollouts-plugin-trafficrouter-glooplatform");
     let mut command = Command::new(program);
-    // No cluster.
-    command.env("KUBECONFIG", "/nowhere").stdin(Stdio::null());
+    command.env("KUBECONFIG", kubeconfig).stdin(Stdio::null());
     let words = line.split(' ').filter(|word| !word.is_empty());
     let output = command
         .args(words)
@@ -27,7 +28,12 @@ fn run(line: &str, stdout: Stdio) -> (Option<i32>, String) {
 
 #[track_caller]
 fn check(code: i32, line: &str, expect: &str) {
-    let (found, stderr) = run(line, Stdio::piped());
+    check_in(NO_CLUSTER, code, line, expect);
+}
+
+#[track_caller]
+fn check_in(kubeconfig: &str, code: i32, line: &str, expect: &str) {
+    let (found, stderr) = run(kubeconfig, line, Stdio::piped());
     assert_eq!(found, Some(code), "{line}: {stderr}");
     assert!(stderr.contains(expect), "{line}: {stderr}");
 }
@@ -109,13 +115,32 @@ fn what_cannot_be_read_is_3() {
     }
 }
 
+#[test]
+fn a_cluster_that_refuses_connections_is_named() {
+    for command in [
+        "validate",
+        "status",
+        "doctor",
+        "simulate shop/reviews",
+        "restore shop/reviews --yes",
+        "plan shop/reviews --weight 1",
+    ] {
+        check_in(
+            "tests/refused.kubeconfig",
+            3,
+            command,
+            "https://127.0.0.1:1/: connection refused",
+        );
+    }
+}
+
 /// A full disk is not success, also for the help.
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_cannot_be_written_is_3() {
     for line in ["--help", "plan --help", "--version", "completions bash"] {
         let full = std::fs::File::create("/dev/full").unwrap();
-        let (code, stderr) = run(line, full.into());
+        let (code, stderr) = run(NO_CLUSTER, line, full.into());
         assert_eq!(code, Some(3), "{line}: {stderr}");
         assert!(
             stderr.contains("cannot write to stdout"),

@@ -191,9 +191,11 @@ struct Places {
 async fn version(store: &KubeRouteStore, what: &str) -> anyhow::Result<String> {
     let version = store.client().await?.apiserver_version().await;
     let version = version.map_err(|error| {
-        let (server, error) = (store.server(), error_chain(&ClientError::from(error)));
+        let (server, error) = (store.server(), ClientError::from(error).to_string());
+        // An error of the connection names the address itself.
+        let at = if error.starts_with(server) { String::new() } else { format!(" at {server}") };
         anyhow::anyhow!(
-            "cannot reach {what} at {server}: {error}: start it, or choose another cluster with KUBECONFIG and --context"
+            "cannot reach {what}{at}: {error}: start it, or choose another cluster with KUBECONFIG and --context"
         )
     })?;
     Ok(version.git_version)

@@ -64,8 +64,8 @@ func promtool(t *testing.T, dir string, args ...string) string {
 		t.Fatal(err)
 	}
 	build := exec.Command("go", "-C", here, "tool", "-n", "promtool")
-	// Leaves out the service discoveries of all clouds.
-	build.Env = append(os.Environ(), "GOFLAGS=-tags=remove_all_sd")
+	// Leaves out the service discoveries of all clouds. With the other flags, so that packages of this test are compiled once.
+	build.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -tags=remove_all_sd")
 	path, err := build.Output()
 	if err != nil {
 		t.Fatal(err)

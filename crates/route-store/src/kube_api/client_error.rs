@@ -5,6 +5,7 @@ use std::io;
 
 use kube::core::Status;
 use rustls::CertificateError;
+use tower::BoxError;
 
 /// An error of kube's client, in words. Each `kube::Error` that reaches a person is converted to it.
 #[derive(Debug, thiserror::Error)]
@@ -33,20 +34,39 @@ impl From<kube::Error> for ClientError {
     }
 }
 
-fn first_cause(error: &kube::Error) -> String {
-    let mut cause: &dyn Error = error;
-    while let Some(source) = cause.source() {
+/// Returns the innermost cause in one line, after the address of the API server if the error is about its connection.
+pub(super) fn first_cause(error: &(dyn Error + 'static)) -> String {
+    if let Some(fault) = CertificateFault::of(error) {
+        return fault.to_string();
+    }
+    let mut cause = error;
+    let mut server = None;
+    loop {
+        server = cause.downcast_ref::<NoAnswerFrom>().or(server);
+        let Some(source) = cause.source() else {
+            break;
+        };
         cause = source;
     }
     let text = one_line(&cause.to_string());
-    if text.starts_with("failed to lookup address") {
-        return "its host name is not known".to_owned();
-    }
-    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = if text.starts_with("failed to lookup address") {
+        "its host name is not known"
+    } else {
+        text.split(" (os error").next().unwrap_or_default()
+    };
     let mut rest = text.chars();
     let first = rest.next().map(|first| first.to_ascii_lowercase());
-    first.into_iter().chain(rest).collect()
+    let text: String = first.into_iter().chain(rest).collect();
+    server.map_or_else(
+        || text.clone(),
+        |NoAnswerFrom(at, _)| format!("{at}: {text}"),
+    )
 }
+
+/// An error of a connection, with the address of the API server: the errors of sockets and of TLS do not name the other side.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from {0}")]
+pub(super) struct NoAnswerFrom(pub(super) String, #[source] pub(super) BoxError);
 
 /// An error status of the API server.
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +186,12 @@ mod tests {
         check(
             kube::Error::Service("connection refused".into()),
             "connection refused",
+        );
+        let refused = io::Error::other("Connection refused (os error 111)");
+        let refused = NoAnswerFrom("https://shop:6443/".to_owned(), refused.into());
+        check(
+            kube::Error::Service(refused.into()),
+            "https://shop:6443/: connection refused",
         );
         let authority = CertificateError::Other(rustls::OtherError(std::sync::Arc::new(
             webpki::Error::CaUsedAsEndEntity,

@@ -12,9 +12,10 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError},
 };
 
-use tower::service_fn;
+use tower::util::MapErrLayer;
+use tower::{BoxError, service_fn};
 
-use super::client_error::ClientError;
+use super::client_error::{ClientError, NoAnswerFrom};
 use super::gate::RequestLimits;
 use super::layer::GateLayer;
 use crate::FIELD_MANAGER;
@@ -170,7 +171,16 @@ pub(super) async fn connect(
     }
     let client =
         ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
-    Ok((client.with_layer(layer).build(), server))
+    let at = server.clone();
+    let name_server = MapErrLayer::new(move |error: BoxError| match error.downcast() {
+        // The errors of kube itself are not about the connection, and `layer` tells them by their type.
+        Ok(own) => BoxError::from(own as Box<kube::Error>),
+        Err(error) => NoAnswerFrom(at.clone(), error).into(),
+    });
+    Ok((
+        client.with_layer(&name_server).with_layer(layer).build(),
+        server,
+    ))
 }
 
 /// Returns the client within the layer.

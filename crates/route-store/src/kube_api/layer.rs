@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tower::{BoxError, Layer, Service};
 
 use super::breaker::Verdict;
-use super::client_error::{Answered, CertificateFault, one_line};
+use super::client_error::{Answered, first_cause};
 use super::gate::{Gate, Rejection};
 use crate::{Outcome, Permit, RequestContext, SentRequest};
 
@@ -145,7 +145,7 @@ impl Gate {
                 sent.outcome = Some(Outcome::Connection);
                 drop(sent);
                 if is_broken(&error) {
-                    entered.failed(reason(error.as_ref()));
+                    entered.failed(first_cause(error.as_ref()));
                 } else {
                     // There is an answer, although an unexpected one.
                     entered.answered(Verdict::Healthy);
@@ -270,16 +270,4 @@ fn is_broken(error: &BoxError) -> bool {
         Some(kube::Error::HyperError(_) | kube::Error::Service(_)) | None => true,
         Some(_) => false,
     }
-}
-
-/// Returns the innermost cause in one line.
-fn reason(error: &(dyn Error + 'static)) -> String {
-    if let Some(fault) = CertificateFault::of(error) {
-        return fault.to_string();
-    }
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    one_line(&cause.to_string())
 }
