@@ -1,7 +1,6 @@
 //! The layer around kube's client that each request passes, also one of kube's own helpers: the gate lets it through, the observer
 //! measures it, and the breaker learns what came of it.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
