@@ -126,19 +126,15 @@ impl StoreError {
     /// unexpected.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Timeout { .. }
-            | Self::CallEnded { .. }
-            | Self::Failing { .. }
-            | Self::Throttled { .. }
-            | Self::Withdrawn { .. }
-            | Self::Unreachable { .. } => true,
-            Self::NotFound { .. }
-            | Self::Conflict(_)
-            | Self::Rejected { .. }
-            | Self::Forbidden { .. }
-            | Self::Unreadable { .. } => false,
-        }
+                | Self::CallEnded { .. }
+                | Self::Failing { .. }
+                | Self::Throttled { .. }
+                | Self::Withdrawn { .. }
+                | Self::Unreachable { .. }
+        )
     }
 
     pub(crate) fn not_found<K: Resource>(key: &ObjectKey) -> Self {

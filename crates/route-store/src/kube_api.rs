@@ -81,7 +81,6 @@ use gate::Gate;
 pub use gate::RequestLimits;
 pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
-use layer::GateLayer;
 use send::{Call, HttpRequest, RequestError, resource};
 pub use watch::WholeDocuments;
 
@@ -154,15 +153,9 @@ impl KubeRouteStore {
     /// # Errors
     /// Returns `Err` if the configuration is invalid.
     pub async fn client(&self) -> Result<&Client, ConnectError> {
-        let connected = self.client.get_or_try_init(async || {
-            let layer = GateLayer {
-                gate: Arc::clone(&self.gate),
-                timeout: self.access.request_timeout,
-            };
-            match &self.given {
-                Some(client) => Ok((wrapped(client.clone(), &layer), String::new())),
-                None => connect(&self.access, &layer).await,
-            }
+        let connected = self.client.get_or_try_init(async || match &self.given {
+            Some(client) => Ok((wrapped(client, &self.gate), String::new())),
+            None => connect(&self.access, &self.gate).await,
         });
         Ok(&connected.await?.0)
     }

@@ -61,16 +61,13 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-/// A transition of the breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Opened,
-    Closed,
-}
-
 impl Breaker {
     pub(super) const fn new() -> Self {
         Self::Closed { failures: 0 }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
     }
 
     /// Returns whether a request may pass at `now`, without a change of the state.
@@ -99,49 +96,39 @@ impl Breaker {
     }
 
     /// Updates the state with the outcome of a request that [`admit`](Self::admit) permitted.
-    pub(super) fn judge(&mut self, pass: Pass, verdict: Verdict, now: Instant) -> Option<Change> {
-        if pass == Pass::Unjudged {
-            return None;
-        }
-        if verdict == Verdict::Healthy {
-            let was_open = matches!(self, Self::Open(_));
-            *self = Self::new();
-            return was_open.then_some(Change::Closed);
-        }
-        match self {
-            Self::Closed { failures } if verdict == Verdict::Failed => {
+    pub(super) fn judge(&mut self, pass: Pass, verdict: Verdict, now: Instant) {
+        match (&mut *self, verdict) {
+            _ if pass == Pass::Unjudged => {}
+            (_, Verdict::Healthy) => *self = Self::new(),
+            (Self::Closed { failures }, Verdict::Failed) => {
                 *failures += 1;
-                if *failures < FAILURES {
-                    return None;
+                if *failures == FAILURES {
+                    *self = Self::Open(Open {
+                        pause: FIRST_PAUSE,
+                        probe_at: now + FIRST_PAUSE,
+                        is_probing: false,
+                        urgent_at: now,
+                    });
                 }
-                *self = Self::Open(Open {
-                    pause: FIRST_PAUSE,
-                    probe_at: now + FIRST_PAUSE,
-                    is_probing: false,
-                    urgent_at: now,
-                });
-                Some(Change::Opened)
             }
-            Self::Open(open) if pass == Pass::Probe => {
+            // Another request was sent before it opened, or toward stable: it must not delay the probe.
+            (Self::Open(open), _) if pass == Pass::Probe => {
                 if verdict == Verdict::Failed {
                     open.pause = LONGEST_PAUSE.min(open.pause * 2);
                 }
                 open.is_probing = false;
                 open.probe_at = now + open.pause;
-                None
             }
-            Self::Closed { .. } | Self::Open(_) => None,
+            _ => {}
         }
     }
 
     /// Closes the breaker, because a watch has received something from the API server.
-    pub(super) fn answered(&mut self) -> Option<Change> {
+    pub(super) fn answered(&mut self) {
         // While closed, failures of requests still count: a healthy watch does not reset them.
-        let is_open = matches!(self, Self::Open(_));
-        is_open.then(|| {
+        if self.is_open() {
             *self = Self::new();
-            Change::Closed
-        })
+        }
     }
 }
 
@@ -160,6 +147,13 @@ mod tests {
     use super::*;
     use Priority::{Call, Event, List, TowardStable};
     use Verdict::{Failed, Healthy, Unknown};
+
+    /// A transition of the breaker.
+    #[derive(Debug, PartialEq)]
+    enum Change {
+        Opened,
+        Closed,
+    }
 
     /// A breaker, and the time to which the milliseconds of each step are relative.
     struct Test {
@@ -195,7 +189,21 @@ mod tests {
 
         fn judge(&mut self, pass: Pass, verdict: Verdict, at: u64) -> Option<Change> {
             let now = self.start + Duration::from_millis(at);
-            self.breaker.judge(pass, verdict, now)
+            self.changed(|breaker| breaker.judge(pass, verdict, now))
+        }
+
+        fn answered(&mut self) -> Option<Change> {
+            self.changed(Breaker::answered)
+        }
+
+        fn changed(&mut self, change: impl FnOnce(&mut Breaker)) -> Option<Change> {
+            let was_open = self.breaker.is_open();
+            change(&mut self.breaker);
+            match (was_open, self.breaker.is_open()) {
+                (false, true) => Some(Change::Opened),
+                (true, false) => Some(Change::Closed),
+                _ => None,
+            }
         }
 
         /// Sends a request that ends at once. Returns `None` if it may not pass, else the transition.
@@ -289,13 +297,13 @@ mod tests {
     #[test]
     fn an_event_of_a_watch_closes_it() {
         let mut test = Test::open();
-        assert_eq!(test.breaker.answered(), Some(Change::Closed));
-        assert_eq!(test.breaker.answered(), None);
+        assert_eq!(test.answered(), Some(Change::Closed));
+        assert_eq!(test.answered(), None);
         assert_eq!(test.admit(Call, 0), Some(Pass::Usual));
         // While it is closed, the count of failures continues.
         let mut test = Test::new();
         test.fail(FAILURES - 1);
-        assert_eq!(test.breaker.answered(), None);
+        assert_eq!(test.answered(), None);
         assert_eq!(test.send(Call, Failed, 0), Some(Some(Change::Opened)));
     }
 

@@ -1,6 +1,7 @@
 //! The configuration of the client: cluster, credentials and proxy.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io, time::Duration};
 
 use http::header::USER_AGENT;
@@ -16,8 +17,8 @@ use tower::util::MapErrLayer;
 use tower::{BoxError, service_fn};
 
 use super::client_error::{ClientError, NoAnswerFrom};
-use super::gate::RequestLimits;
-use super::layer::GateLayer;
+use super::gate::{Gate, RequestLimits};
+use super::layer::behind;
 use crate::FIELD_MANAGER;
 
 /// How to reach a cluster, and the limits of its requests.
@@ -154,7 +155,7 @@ pub fn user_agent_header(user_agent: &str) -> Option<(HeaderName, HeaderValue)> 
 /// Returns the client and the address of its API server.
 pub(super) async fn connect(
     access: &KubeAccess,
-    layer: &GateLayer,
+    gate: &Arc<Gate>,
 ) -> Result<(Client, String), ConnectError> {
     let mut config = config(access).await?;
     let no_proxy = ["NO_PROXY", "no_proxy"].map(|name| std::env::var(name).ok());
@@ -178,20 +179,24 @@ pub(super) async fn connect(
         Err(error) => NoAnswerFrom(at.clone(), error).into(),
     });
     Ok((
-        client.with_layer(&name_server).with_layer(layer).build(),
+        client
+            .with_layer(&name_server)
+            .with_layer(&behind(gate))
+            .build(),
         server,
     ))
 }
 
-/// Returns the client within the layer.
-pub(super) fn wrapped(client: Client, layer: &GateLayer) -> Client {
+/// Returns the client behind the gate.
+pub(super) fn wrapped(client: &Client, gate: &Arc<Gate>) -> Client {
     let namespace = client.default_namespace().to_owned();
+    let client = client.clone();
     let client = service_fn(move |request| {
         let client = client.clone();
         async move { client.send(request).await }
     });
     let builder = ClientBuilder::new(client, namespace);
-    builder.with_layer(layer).build()
+    builder.with_layer(&behind(gate)).build()
 }
 
 /// Returns whether `NO_PROXY` exempts the host of `server`. The kube crate ignores `NO_PROXY`.

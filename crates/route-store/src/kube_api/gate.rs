@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::breaker::{Breaker, Change, Pass, Verdict};
+use super::breaker::{Breaker, Pass, Verdict};
 use crate::{Observer, Priority};
 
 /// The rate limit of one API server. Watches do not count.
@@ -31,8 +31,8 @@ pub struct RequestLimits {
 pub(super) struct Gate {
     /// Name of the API server in log records.
     name: String,
-    /// A request that is cancelled after at least this time counts as a failure of the API server.
-    patience: Duration,
+    /// The timeout of a request.
+    pub(super) timeout: Duration,
     breaker: Mutex<Guarded>,
     budget: Option<Mutex<Budget>>,
     /// Notified when a request leaves the queue without a token, so that the others move up.
@@ -47,7 +47,7 @@ struct Guarded {
     reason: Arc<str>,
 }
 
-/// Why a request is not sent.
+/// Why a request has no answer although its client did not fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Rejection {
     /// The breaker is open; the reason is the last failure.
@@ -59,6 +59,9 @@ pub(super) enum Rejection {
     /// Its permit was withdrawn before it was sent.
     #[error("not sent, because a later call replaces it")]
     Withdrawn,
+    /// Its time is over.
+    #[error("no answer in time")]
+    Late,
 }
 
 impl Gate {
@@ -71,7 +74,7 @@ impl Gate {
     ) -> Self {
         Self {
             name,
-            patience: timeout.min(Duration::from_secs(1)),
+            timeout,
             breaker: Mutex::new(Guarded {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
@@ -115,9 +118,7 @@ impl Gate {
 
     /// Closes the breaker, because a watch has received something from the API server.
     pub(super) fn answered(&self) {
-        let mut guarded = self.breaker();
-        let change = guarded.breaker.answered();
-        self.report(&guarded, change);
+        self.change_breaker(|guarded| guarded.breaker.answered());
     }
 
     async fn wait_for_turn(&self, priority: Priority, end: Instant) -> Result<(), Rejection> {
@@ -151,30 +152,22 @@ impl Gate {
         turn
     }
 
-    fn judge(&self, pass: Pass, verdict: Verdict, reason: Option<String>) {
+    /// Changes the breaker, and reports a transition while it is locked, so that reports have the order of the transitions.
+    fn change_breaker(&self, change: impl FnOnce(&mut Guarded)) {
         let mut guarded = self.breaker();
-        if let Some(reason) = reason {
-            guarded.reason = reason.into();
+        let was_open = guarded.breaker.is_open();
+        change(&mut guarded);
+        let is_open = guarded.breaker.is_open();
+        if is_open == was_open {
+            return;
         }
-        let change = guarded.breaker.judge(pass, verdict, Instant::now());
-        self.report(&guarded, change);
-    }
-
-    /// Logs a transition. Callers hold the lock, so that reports have the order of the transitions.
-    fn report(&self, guarded: &Guarded, change: Option<Change>) {
-        let name = &self.name;
-        match change {
-            Some(Change::Opened) => {
-                let reason = &guarded.reason;
-                warn!("{name} fails every request; the breaker is open: {reason}");
-                self.observer.breaker(true);
-            }
-            Some(Change::Closed) => {
-                info!("{name} answers again; the breaker is closed");
-                self.observer.breaker(false);
-            }
-            None => {}
+        let (name, reason) = (&self.name, &guarded.reason);
+        if is_open {
+            warn!("{name} fails every request; the breaker is open: {reason}");
+        } else {
+            info!("{name} answers again; the breaker is closed");
         }
+        self.observer.breaker(is_open);
     }
 
     fn breaker(&self) -> MutexGuard<'_, Guarded> {
@@ -210,28 +203,30 @@ pub(super) struct Entered<'a> {
 }
 
 impl Entered<'_> {
-    /// Reports a verdict other than a failure.
-    pub(super) fn answered(mut self, verdict: Verdict) {
-        self.verdict = Some((verdict, None));
-    }
-
-    /// Reports a failure of the API server. `reason` is one line.
-    pub(super) fn failed(mut self, reason: String) {
-        self.verdict = Some((Verdict::Failed, Some(reason)));
+    /// Reports what the outcome shows. `reason` is one line, for a failure.
+    pub(super) fn ended(mut self, verdict: Verdict, reason: impl FnOnce() -> String) {
+        let reason = (verdict == Verdict::Failed).then(reason);
+        self.verdict = Some((verdict, reason));
     }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let (verdict, reason) = self.verdict.take().unwrap_or_else(|| {
-            let time = self.begin.elapsed();
-            if time < self.gate.patience {
+            // The caller cancelled it. Whoever was patient has seen that the API server does not answer.
+            let patience = self.gate.timeout.min(Duration::from_secs(1));
+            if self.begin.elapsed() < patience {
                 (Verdict::Unknown, None)
             } else {
                 (Verdict::Failed, Some("no answer".to_owned()))
             }
         });
-        self.gate.judge(self.pass, verdict, reason);
+        self.gate.change_breaker(|guarded| {
+            if let Some(reason) = reason {
+                guarded.reason = reason.into();
+            }
+            guarded.breaker.judge(self.pass, verdict, Instant::now());
+        });
     }
 }
 

@@ -10,12 +10,13 @@ use futures::TryFutureExt as _;
 use futures::future::BoxFuture;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Either, Full};
 use kube::client::Body;
 use kube::core::Status;
 use tokio::time::{Instant, timeout_at};
-use tower::{BoxError, Layer, Service};
+use tower::layer::{LayerFn, layer_fn};
+use tower::{BoxError, Service};
 
 use super::breaker::Verdict;
 use super::client_error::{Answered, first_cause};
@@ -39,35 +40,19 @@ pub(super) struct Refusal {
     pub(super) after: Option<Duration>,
 }
 
-/// The time of a request is over.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer in time")]
-pub(super) struct Late;
-
-/// See the [module](self).
-pub(super) struct GateLayer {
-    pub(super) gate: Arc<Gate>,
-    /// The timeout of a request that has no [`Asked`].
-    pub(super) timeout: Duration,
-}
-
-impl<S> Layer<S> for GateLayer {
-    type Service = Gated<S>;
-
-    fn layer(&self, client: S) -> Gated<S> {
-        Gated {
-            client,
-            gate: Arc::clone(&self.gate),
-            timeout: self.timeout,
-        }
-    }
+/// Returns the layer that puts a client behind the gate. See the [module](self).
+pub(super) fn behind<S>(gate: &Arc<Gate>) -> LayerFn<impl Fn(S) -> Gated<S> + use<S>> {
+    let gate = Arc::clone(gate);
+    layer_fn(move |client| Gated {
+        client,
+        gate: Arc::clone(&gate),
+    })
 }
 
 /// A client behind the gate.
 pub(super) struct Gated<S> {
     client: S,
     gate: Arc<Gate>,
-    timeout: Duration,
 }
 
 impl<S, B> Service<Request<Body>> for Gated<S>
@@ -87,7 +72,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (gate, timeout) = (Arc::clone(&self.gate), self.timeout);
+        let gate = Arc::clone(&self.gate);
         let asked = request.extensions().get::<Asked>().copied();
         let mut parameters = request.uri().query().unwrap_or_default().split('&');
         let is_watch = parameters.any(|it| it == "watch=true");
@@ -98,7 +83,7 @@ where
             let asked = asked.unwrap_or_else(|| Asked {
                 verb: "other",
                 kind: "other",
-                end: RequestContext::current().end(timeout),
+                end: RequestContext::current().end(gate.timeout),
             });
             Ok(if is_watch {
                 gate.open(asked, answer).await?.map(Either::Left)
@@ -136,19 +121,19 @@ impl Gate {
             Ok::<_, BoxError>((head, body.to_bytes()))
         };
         let Ok(answered) = timeout_at(asked.end, whole).await else {
-            return Err(Late.into());
+            return Err(Rejection::Late.into());
         };
         let (mut head, body) = match answered {
             Ok(answer) => answer,
             Err(error) => {
                 sent.outcome = Some(Outcome::Connection);
                 drop(sent);
-                if is_broken(&error) {
-                    entered.failed(first_cause(error.as_ref()));
-                } else {
-                    // There is an answer, although an unexpected one.
-                    entered.answered(Verdict::Healthy);
-                }
+                // Otherwise there is an answer, although an unexpected one, or the credentials failed.
+                let verdict = match error.downcast_ref().is_none_or(is_broken) {
+                    true => Verdict::Failed,
+                    false => Verdict::Healthy,
+                };
+                entered.ended(verdict, || first_cause(error.as_ref()));
                 return Err(error);
             }
         };
@@ -156,13 +141,10 @@ impl Gate {
         // Before the breaker changes, so that the observer hears of the cause first.
         drop(sent);
         match Refusal::of(&head, &body) {
-            None => entered.answered(Verdict::Healthy),
+            None => entered.ended(Verdict::Healthy, String::new),
             Some(refusal) => {
-                let left = asked.end.saturating_duration_since(Instant::now());
-                match refusal.verdict(left) {
-                    Verdict::Failed => entered.failed(Answered::from(&*refusal.status).to_string()),
-                    verdict => entered.answered(verdict),
-                }
+                let verdict = refusal.verdict(asked.end.saturating_duration_since(Instant::now()));
+                entered.ended(verdict, || Answered::from(&*refusal.status).to_string());
                 head.extensions.insert(refusal);
             }
         }
@@ -220,10 +202,6 @@ impl Refusal {
             _ => Verdict::Healthy,
         }
     }
-
-    pub(super) fn code(&self) -> Option<StatusCode> {
-        StatusCode::from_u16(self.status.code).ok()
-    }
 }
 
 /// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
@@ -264,9 +242,6 @@ impl Drop for Sent<'_> {
 }
 
 /// Returns whether the connection failed, and not for example the credentials.
-fn is_broken(error: &BoxError) -> bool {
-    match error.downcast_ref() {
-        Some(kube::Error::HyperError(_) | kube::Error::Service(_)) | None => true,
-        Some(_) => false,
-    }
+pub(super) const fn is_broken(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::HyperError(_) | kube::Error::Service(_))
 }

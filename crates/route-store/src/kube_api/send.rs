@@ -1,10 +1,11 @@
 //! Sends one request: its deadline, its retries, and the error that an answer becomes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use gloo_types::{Document, ObjectKey, Resource};
-use http::{Method, StatusCode};
+use http::Method;
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::KubeRouteStore;
 use super::client_error::{Answered, ClientError};
 use super::gate::Rejection;
-use super::layer::{Asked, Late, Refusal};
+use super::layer::{Asked, Refusal, is_broken};
 use crate::error::label;
 use crate::{RequestContext, StoreError};
 
@@ -137,31 +138,38 @@ impl KubeRouteStore {
         let context = RequestContext::current();
         let (now, timeout) = (Instant::now(), self.access.request_timeout);
         let end = context.end(timeout);
-        let late = || call.late(timeout, end < now + timeout);
+        let rejected = |why: &Rejection| call.rejected(why, timeout, end < now + timeout);
         if end <= now {
-            return Err(late());
+            return Err(rejected(&Rejection::Late));
         }
         let Ok(client) = timeout_at(end, self.client()).await else {
-            return Err(late());
+            return Err(rejected(&Rejection::Late));
         };
         let client = client.map_err(|error| call.unreachable(error))?;
         let mut tries = 1;
         let mut last = None;
         loop {
-            let refused = match ask(client, call.until(end, request.clone())).await {
+            let sent = ask(client, call.until(end, request.clone())).await;
+            let (failure, asked_pause) = match sent {
                 Ok(answer) => return Ok(answer),
-                Err(Unanswered::Late) => return Err(late()),
-                // The answer to the previous try says more than the gate.
-                Err(Unanswered::NotSent(rejection)) => {
-                    return Err(last.unwrap_or_else(|| call.not_sent(rejection)));
-                }
-                Err(Unanswered::Refused(refused)) => refused,
+                Err(failed) => failed,
             };
+            match Rejection::of(&failure) {
+                None => {}
+                Some(Rejection::Late) => return Err(rejected(&Rejection::Late)),
+                // The answer to the previous try says more than the gate.
+                Some(why) => return Err(last.unwrap_or_else(|| rejected(why))),
+            }
             let left = end.saturating_duration_since(Instant::now());
-            let pause = refused.failure().and_then(|failure| {
-                retry_pause(request.method(), failure, tries, left, fastrand::f64())
-            });
-            let error = refused.into_error(call);
+            let pause = retry_pause(
+                request.method(),
+                &failure,
+                asked_pause.unwrap_or_default(),
+                tries,
+                left,
+                fastrand::f64(),
+            );
+            let error = call.failed(failure);
             let may_pass = |pause: &Duration| {
                 let at = Instant::now() + *pause;
                 self.gate.check(context.priority, at).is_ok()
@@ -186,14 +194,8 @@ impl KubeRouteStore {
         answer: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let after = self.access.request_timeout + longer;
-        let answer = tokio::time::timeout(after, answer);
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::Timeout {
-                verb: call.verb,
-                what: call.what.clone(),
-                after,
-            })
-        })
+        let answer = tokio::time::timeout(after, answer).await;
+        answer.unwrap_or_else(|_| Err(call.rejected(&Rejection::Late, after, false)))
     }
 }
 
@@ -205,79 +207,45 @@ impl Call {
         request
     }
 
-    /// Returns the error of a request that has no answer in time.
-    fn late(&self, after: Duration, is_of_call: bool) -> StoreError {
+    /// Returns the error of a request without an answer. Its time was `after`, or ended earlier with that of the call.
+    fn rejected(&self, why: &Rejection, after: Duration, is_of_call: bool) -> StoreError {
         let (verb, what) = (self.verb, self.what.clone());
-        match is_of_call {
-            true => StoreError::CallEnded { verb, what },
-            false => StoreError::Timeout { verb, what, after },
-        }
-    }
-
-    fn not_sent(&self, rejection: Rejection) -> StoreError {
-        let (verb, what) = (self.verb, self.what.clone());
-        match rejection {
-            Rejection::Breaker(reason) => StoreError::Failing { verb, what, reason },
+        match why {
+            Rejection::Breaker(reason) => StoreError::Failing {
+                verb,
+                what,
+                reason: Arc::clone(reason),
+            },
             Rejection::Budget => StoreError::Throttled { verb, what },
             Rejection::Withdrawn => StoreError::Withdrawn { verb, what },
+            Rejection::Late if is_of_call => StoreError::CallEnded { verb, what },
+            Rejection::Late => StoreError::Timeout { verb, what, after },
         }
     }
 }
 
-/// Sends a request once.
-async fn ask(client: &Client, request: HttpRequest) -> Result<Bytes, Unanswered> {
-    let response = client.send(request.map(Body::from)).await?;
+impl Rejection {
+    /// Returns the rejection with which the layer ended a request; `None` for an error of the client itself.
+    fn of(error: &kube::Error) -> Option<&Self> {
+        match error {
+            kube::Error::Service(error) => error.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// Sends a request once. The error has the pause that the API server asks for.
+async fn ask(
+    client: &Client,
+    request: HttpRequest,
+) -> Result<Bytes, (kube::Error, Option<Duration>)> {
+    let failed = |error| (error, None);
+    let response = client.send(request.map(Body::from)).await.map_err(failed)?;
     let (mut head, body) = response.into_parts();
     if let Some(refusal) = head.extensions.remove::<Refusal>() {
-        return Err(Unanswered::Refused(Refused::Answered(refusal)));
+        return Err((kube::Error::Api(refusal.status), refusal.after));
     }
-    Ok(body.collect().await?.to_bytes())
-}
-
-/// Why one try of a request has no result.
-enum Unanswered {
-    NotSent(Rejection),
-    Late,
-    Refused(Refused),
-}
-
-/// What a retry may mend.
-enum Refused {
-    Client(kube::Error),
-    Answered(Refusal),
-}
-
-impl From<kube::Error> for Unanswered {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Service(error) if error.is::<Late>() => Self::Late,
-            kube::Error::Service(error) => match error.downcast() {
-                Ok(rejection) => Self::NotSent(*rejection),
-                Err(error) => Self::Refused(Refused::Client(kube::Error::Service(error))),
-            },
-            error => Self::Refused(Refused::Client(error)),
-        }
-    }
-}
-
-impl Refused {
-    /// Returns what a retry depends on; `None` if a retry cannot help.
-    fn failure(&self) -> Option<Failure> {
-        match self {
-            Self::Answered(refusal) => Some(Failure::Answered(refusal.code()?, refusal.after)),
-            Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
-                Some(Failure::Connection)
-            }
-            Self::Client(_) => None,
-        }
-    }
-
-    fn into_error(self, call: &Call) -> StoreError {
-        match self {
-            Self::Client(error) => call.failed(error),
-            Self::Answered(refusal) => call.failed(kube::Error::Api(refusal.status)),
-        }
-    }
+    Ok(body.collect().await.map_err(failed)?.to_bytes())
 }
 
 /// Maximum number of tries of a request.
@@ -285,38 +253,26 @@ const TRIES: u32 = 3;
 /// The shortest pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a try failed, for the decision to retry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
-    /// The connection could not be opened, or broke before an answer.
-    Connection,
-    /// The API server answered with an error, possibly with `Retry-After`.
-    Answered(StatusCode, Option<Duration>),
-}
-
 /// Returns the pause before the next try after `tries` tries; `None` if there is no next try.
 ///
 /// Only transient failures are retried: 429, 503, 504 and broken connections. A POST is not retried if the API server may
-/// have carried it out. The pause must end within `left`, the rest of the request's time. `jitter`, from 0 to 1, spreads
-/// the tries of several clients.
+/// have carried it out. The pause is at least the one that the API server `asked` for, and must end within `left`, the rest of
+/// the request's time. `jitter`, from 0 to 1, spreads the tries of several clients.
 fn retry_pause(
     method: &Method,
-    failure: Failure,
+    failure: &kube::Error,
+    asked: Duration,
     tries: u32,
     left: Duration,
     jitter: f64,
 ) -> Option<Duration> {
-    let may_be_done = method == Method::POST;
-    let asked = match failure {
-        Failure::Connection => (!may_be_done).then_some(None),
-        Failure::Answered(code, after) => match code {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some(after),
-            StatusCode::GATEWAY_TIMEOUT if !may_be_done => Some(after),
-            _ => None,
-        },
-    }?;
-    let pause = PAUSE.mul_f64(1.0 + jitter).max(asked.unwrap_or_default());
-    (tries < TRIES && pause < left).then_some(pause)
+    let is_transient = match failure {
+        kube::Error::Api(status) if matches!(status.code, 429 | 503) => true,
+        kube::Error::Api(status) => status.code == 504 && method != Method::POST,
+        error => is_broken(error) && method != Method::POST,
+    };
+    let pause = PAUSE.mul_f64(1.0 + jitter).max(asked);
+    (is_transient && tries < TRIES && pause < left).then_some(pause)
 }
 
 impl Answered {
@@ -332,19 +288,9 @@ impl Answered {
 /// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
 /// than after a request without an answer.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
-    match error {
-        StoreError::Timeout { .. }
-        | StoreError::CallEnded { .. }
-        | StoreError::Failing { .. }
-        | StoreError::Withdrawn { .. } => false,
-        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
-        StoreError::Throttled { .. }
-        | StoreError::NotFound { .. }
-        | StoreError::Conflict(_)
-        | StoreError::Rejected { .. }
-        | StoreError::Forbidden { .. }
-        | StoreError::Unreadable { .. } => true,
-    }
+    !error.is_unavailable()
+        || matches!(error, StoreError::Throttled { .. })
+        || Answered::of(error).is_some()
 }
 
 /// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a
@@ -385,40 +331,46 @@ pub(super) fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 mod tests {
     use super::*;
 
-    fn answered(code: u16, after: u64) -> Failure {
-        let after = Some(Duration::from_secs(after)).filter(|after| !after.is_zero());
-        Failure::Answered(StatusCode::from_u16(code).unwrap(), after)
+    fn answered(code: u16) -> kube::Error {
+        kube::Error::Api(Box::new(Status::failure("no", "Because").with_code(code)))
     }
 
+    fn broken() -> kube::Error {
+        kube::Error::Service("connection refused".into())
+    }
+
+    /// The API server asks for a pause of `after` seconds.
     #[track_caller]
-    fn check(method: &Method, failure: Failure, tries: u32, expect: Option<u64>) {
-        let left = Duration::from_secs(3);
-        let pause = retry_pause(method, failure, tries, left, 0.5);
+    fn check(method: &Method, failure: kube::Error, after: u64, tries: u32, expect: Option<u64>) {
+        let [after, left] = [after, 3].map(Duration::from_secs);
+        let pause = retry_pause(method, &failure, after, tries, left, 0.5);
         assert_eq!(pause, expect.map(Duration::from_millis), "{failure:?}");
     }
 
     #[test]
     fn transient_failures_are_retried_twice() {
-        check(&Method::GET, answered(429, 0), 1, Some(300));
-        check(&Method::GET, answered(503, 0), 2, Some(300));
-        check(&Method::PATCH, answered(504, 0), 2, Some(300));
-        check(&Method::GET, Failure::Connection, 1, Some(300));
-        check(&Method::GET, answered(429, 0), 3, None);
+        check(&Method::GET, answered(429), 0, 1, Some(300));
+        check(&Method::GET, answered(503), 0, 2, Some(300));
+        check(&Method::PATCH, answered(504), 0, 2, Some(300));
+        check(&Method::GET, broken(), 0, 1, Some(300));
+        check(&Method::GET, answered(429), 0, 3, None);
         for code in [400, 403, 404, 409, 410, 422, 500, 502] {
-            check(&Method::GET, answered(code, 0), 1, None);
+            check(&Method::GET, answered(code), 0, 1, None);
         }
+        let of_client = kube::Error::Auth(kube::client::AuthError::AuthExec("no".into()));
+        check(&Method::GET, of_client, 0, 1, None);
     }
 
     #[test]
     fn retry_after_is_respected_if_the_pause_fits() {
-        check(&Method::GET, answered(429, 1), 1, Some(1000));
-        check(&Method::GET, answered(429, 3), 1, None);
+        check(&Method::GET, answered(429), 1, 1, Some(1000));
+        check(&Method::GET, answered(429), 3, 1, None);
     }
 
     #[test]
     fn a_post_that_may_have_been_carried_out_is_not_retried() {
-        check(&Method::POST, answered(429, 0), 1, Some(300));
-        check(&Method::POST, answered(504, 0), 1, None);
-        check(&Method::POST, Failure::Connection, 1, None);
+        check(&Method::POST, answered(429), 0, 1, Some(300));
+        check(&Method::POST, answered(504), 0, 1, None);
+        check(&Method::POST, broken(), 0, 1, None);
     }
 }
