@@ -375,10 +375,10 @@ async fn tables(
 ) -> Vec<Finding> {
     let listed = match places.only {
         Some(_) => {
-            let lists = places.of_tables.iter().map(|it| store.tables(Some(it)));
+            let lists = places.of_tables.iter().map(|it| store.objects(Some(it)));
             try_join_all(lists).await.map(|lists| lists.concat())
         }
-        None => store.tables(None).await,
+        None => store.objects(None).await,
     };
     let mut tables = match listed {
         Ok(tables) => tables,

@@ -4,7 +4,8 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::Context as _;
 use gloo_router::carry_out;
-use gloo_types::{MirrorPolicyDoc, ObjectKey};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTable};
+use rollouts_rpc::Rollout;
 use route_planner::{Plan, PluginConfig, belongs_to, is_for_table, marked, restore};
 use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
@@ -118,7 +119,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
     let existence = match live {
         Some(_) => Existence::Exists,
         None if !is_known => Existence::Unknown,
-        None => match local.rollouts(Some(&rollout.namespace)).await {
+        None => match local.objects::<Rollout>(Some(&rollout.namespace)).await {
             Err(StoreError::NotFound { .. }) => Existence::Unknown,
             _ => Existence::Gone,
         },
@@ -133,7 +134,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
         in_use: Vec::new(),
         existence,
     };
-    for table in tables.tables(None).await? {
+    for table in tables.objects::<RouteTable>(None).await? {
         let plan = restore(&mark, &table)?;
         if plan.is_noop() {
             continue;

@@ -5,7 +5,7 @@ mod watch;
 use std::collections::BTreeMap;
 
 use gloo_router::behind_recorded;
-use gloo_types::{Approval, MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use gloo_types::{Approval, MirrorPolicyDoc, ObjectKey, RouteTable, RouteTableDoc};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::involved;
 use route_store::Clusters;
@@ -121,7 +121,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     if !args.watch {
         output::progress("reading RouteTables");
     }
-    let tables = clusters.tables.tables(None).await?;
+    let tables = clusters.tables.objects::<RouteTable>(None).await?;
     let policies = world::policies(&clusters.tables).await?;
     let policy = args.cluster.policy();
 

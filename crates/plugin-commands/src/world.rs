@@ -441,7 +441,7 @@ pub(super) async fn rollouts(
     store: &KubeRouteStore,
     namespace: Option<&str>,
 ) -> anyhow::Result<Vec<RolloutDoc>> {
-    match store.rollouts(namespace).await {
+    match store.objects(namespace).await {
         Err(StoreError::NotFound { .. }) => {
             bail!(
                 "the cluster has no rollouts.argoproj.io: install Argo Rollouts, or choose another with --context"

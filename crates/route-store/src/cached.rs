@@ -1,5 +1,5 @@
 //! A cache of RouteTables, MirrorPolicies and Rollouts that watches fill, with live reads where the cache is stale or not
-//! allowed ([`Decision::freshness`]).
+//! allowed ([`Decision::freshness`](crate::Decision::freshness)).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::kube_api::compare;
 use crate::{
-    CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
-    Keep, KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper,
-    RolloutReader, RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown,
-    WholeDocuments, ZeroMirrors,
+    CompactTable, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer, Keep,
+    KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
+    ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -35,7 +35,6 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 pub struct CachedRouteStore {
     store: Clusters,
     tables: Informer<TableKeeper>,
-    keeper: TableKeeper,
     rollouts: Informer<RolloutKeeper>,
     policies: Informer<WholeDocuments<MirrorPolicy>>,
     /// Namespaces to watch without permission for all namespaces, in addition to those of the calls.
@@ -87,7 +86,6 @@ impl CachedRouteStore {
         namespaces: Vec<String>,
     ) -> Self {
         Self {
-            keeper: tables.clone(),
             tables: Informer::new(Arc::clone(&store.tables), tables),
             rollouts: Informer::new(Arc::clone(&store.local), rollouts),
             policies: Informer::new(Arc::clone(&store.tables), WholeDocuments::default()),
@@ -177,9 +175,9 @@ impl CachedRouteStore {
         &self.policies
     }
 
-    /// Waits for the first list of the tables of a namespace, at most until [`START`] has passed.
-    async fn wait(&self, namespace: &str) {
-        let settled = self.tables.settled(Some(namespace));
+    /// Waits for the first list of the tables of a namespace, or of all, at most until [`START`] has passed.
+    async fn wait(&self, namespace: Option<&str>) {
+        let settled = self.tables.settled(namespace);
         let _ = timeout_at(self.started + START, settled).await;
     }
 
@@ -189,10 +187,15 @@ impl CachedRouteStore {
         for namespace in &selector.namespaces {
             tables.extend(self.tables.objects(Some(namespace), age).ok()?);
         }
+        // The others need not be parsed.
         tables.retain(|table| selector.matches(&table.key, &table.labels));
-        let documents = tables.iter().map(|table| table.document());
-        let documents: Result<Vec<RouteTableDoc>, StoreError> = documents.collect();
-        Some(Selection::of(selector, documents.ok()?, Vec::new()))
+        let tables: Result<_, StoreError> = tables.iter().map(|it| it.document()).collect();
+        Some(Selection::of_all(Ok(tables.ok()?)).selected_by(selector))
+    }
+
+    fn cache(&self, table: &RouteTableDoc) {
+        let table = self.tables.keeper().compact(table.clone());
+        self.tables.put(table);
     }
 
     fn cached_policies(&self, age: Duration) -> Option<Vec<MirrorPolicyDoc>> {
@@ -200,32 +203,16 @@ impl CachedRouteStore {
         Some(policies.map(|policy| (*policy).clone()).collect())
     }
 
-    /// Reads the selected names that the cache lacks from the API server, before they become errors. A selection without any
-    /// table is read again completely.
+    /// Reads the selected names that the cache lacks from the API server, before they become errors.
     async fn confirmed(&self, selector: &RouteTableSelector, cached: Selection) -> Selection {
-        if cached.tables.is_empty() {
-            return self
-                .store
-                .tables
-                .select(selector, Decision::Absence.freshness())
-                .await;
-        }
-        let is_cached = |name: &&String| cached.tables.iter().any(|it| it.key().name == **name);
-        let missing = selector.names.iter().filter(|name| !is_cached(name));
+        let is_missing = |name: &&String| !cached.tables.iter().any(|it| it.key().name == **name);
         let missing = RouteTableSelector {
-            names: missing.cloned().collect(),
+            names: selector.names.iter().filter(is_missing).cloned().collect(),
             namespaces: selector.namespaces.clone(),
             ..RouteTableSelector::default()
         };
-        let found = self
-            .store
-            .tables
-            .select(&missing, Decision::Absence.freshness());
-        let cached = Selection {
-            tables: cached.tables,
-            errors: Vec::new(),
-        };
-        cached.and(found.await)
+        let found = self.store.tables.select(&missing, Freshness::Live).await;
+        Selection::of_all(Ok(cached.tables)).and(found)
     }
 }
 
@@ -245,19 +232,19 @@ impl RouteStore for CachedRouteStore {
         for namespace in &selector.namespaces {
             self.tables.watch(namespace);
         }
-        match freshness {
-            Freshness::Live => self.store.tables.select(selector, freshness).await,
-            Freshness::Cached => {
-                if let Some(namespace) = selector.namespaces.first() {
-                    self.wait(namespace).await;
-                }
-                match self.cached(selector, FRESH) {
-                    Some(cached) if cached.errors.is_empty() && !cached.tables.is_empty() => cached,
-                    Some(cached) => self.confirmed(selector, cached).await,
-                    None => self.store.tables.select(selector, Freshness::Live).await,
-                }
+        if freshness == Freshness::Cached {
+            if let Some(namespace) = selector.namespaces.first() {
+                self.wait(Some(namespace)).await;
+            }
+            // A selection without any table is read again completely.
+            let cached = self.cached(selector, FRESH);
+            match cached.filter(|cached| !cached.tables.is_empty()) {
+                Some(cached) if cached.errors.is_empty() => return cached,
+                Some(cached) => return self.confirmed(selector, cached).await,
+                None => {}
             }
         }
+        self.store.tables.select(selector, Freshness::Live).await
     }
 
     fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
@@ -270,19 +257,12 @@ impl RouteStore for CachedRouteStore {
             Err(Unknown::NoAnswer) => return self.store.tables.marked(rollout).await,
             Err(_) => self.tables.all(),
         };
-        let mut selection = Selection::default();
-        for table in tables.iter().filter(|table| table.owners.contains(rollout)) {
-            match table.document() {
-                Ok(table) => selection.tables.push(table),
-                Err(error) => selection.errors.push(error),
-            }
-        }
-        selection
+        let marked = tables.iter().filter(|it| it.owners.contains(rollout));
+        marked.map(|table| table.document()).collect()
     }
 
     async fn is_starting(&self) -> bool {
-        let settled = self.tables.settled(None);
-        let _ = timeout_at(self.started + START, settled).await;
+        self.wait(None).await;
         match self.tables.check(None, Duration::MAX) {
             Err(Unknown::NoAnswer | Unknown::NotWatched) => true,
             Err(Unknown::Failed(error)) => error.is_unavailable(),
@@ -296,7 +276,7 @@ impl RouteStore for CachedRouteStore {
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         let table = self.store.tables.patch(key, patch).await?;
-        self.tables.put(self.keeper.compact(table.clone()));
+        self.cache(&table);
         Ok(table)
     }
 
@@ -306,7 +286,7 @@ impl RouteStore for CachedRouteStore {
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         let table = self.store.tables.hand_back(key, patch).await?;
-        self.tables.put(self.keeper.compact(table.clone()));
+        self.cache(&table);
         Ok(table)
     }
 }
@@ -322,9 +302,8 @@ impl PolicyStore for CachedRouteStore {
         if of_all.is_ok() || namespaces.is_empty() {
             return of_all;
         }
-        let lists = namespaces
-            .iter()
-            .map(|it| self.store.tables.policies_of(Some(it)));
+        let namespaces = namespaces.iter();
+        let lists = namespaces.map(|it| self.store.tables.objects(Some(it)));
         Ok(try_join_all(lists).await?.concat())
     }
 

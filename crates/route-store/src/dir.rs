@@ -6,11 +6,12 @@
 
 use std::{
     collections::HashMap,
+    error::Error,
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use gloo_types::{
@@ -18,39 +19,33 @@ use gloo_types::{
     ServicePort,
 };
 use json_patch::Patch;
-use rollout_types::Rollout;
 use serde_json::{Value, json};
 
 use crate::{
     EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError, error::label, resources::Service,
+    ServiceReader, StoreError, error::label, lock, resources::Service,
 };
 
 /// Namespace of a document without one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// A store over the `.yaml` and `.yml` files of one directory. It ignores documents of other kinds.
+/// A store over the `.yaml` and `.yml` files of one directory. It ignores documents of other kinds. Clones share the owner's texts.
 #[derive(Debug, Clone)]
 pub struct DirRouteStore {
-    inner: Arc<Inner>,
+    dir: Arc<Path>,
+    /// The owner's text of each changed file. Its lock also serialises writes.
+    originals: Arc<Mutex<Originals>>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    dir: PathBuf,
-    /// The owner's text of each changed file. Its lock also serialises writes.
-    originals: Mutex<HashMap<PathBuf, String>>,
-}
+type Originals = HashMap<PathBuf, String>;
 
 impl DirRouteStore {
     /// A store over the files in `dir`. Every call reads them again.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
-            inner: Arc::new(Inner {
-                dir: dir.into(),
-                originals: Mutex::default(),
-            }),
+            dir: dir.into().into(),
+            originals: Arc::default(),
         }
     }
 
@@ -59,25 +54,47 @@ impl DirRouteStore {
     /// # Errors
     /// Returns `Err` if the directory or one of its files cannot be read.
     pub async fn objects<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
-        self.blocking(Inner::all).await
+        self.blocking(|store| store.all()?.map(|found| Ok(found?.object)).collect())
+            .await
+    }
+
+    async fn object<K: Resource>(&self, key: &ObjectKey) -> Result<Document<K>, StoreError> {
+        let key = key.clone();
+        self.blocking(move |store| Ok(store.find(&key)?.object))
+            .await
+    }
+
+    async fn change<K: Resource>(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<Document<K>, StoreError> {
+        let (key, patch) = (key.clone(), patch.clone());
+        self.blocking(move |store| store.change_now(&key, &patch))
+            .await
     }
 
     /// Runs `work` on a thread for blocking calls, because it accesses files.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let inner = Arc::clone(&self.inner);
-        let done = tokio::task::spawn_blocking(move || work(&inner)).await;
-        done.unwrap_or_else(|panicked| Err(unreachable_dir("use", &self.inner.dir, panicked)))
+        let store = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        done.unwrap_or_else(|panicked| Err(unreachable_dir("use", &self.dir)(panicked)))
     }
 }
 
 impl RouteStore for DirRouteStore {
     async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
-        let selector = selector.clone();
-        let selected = self.blocking(move |inner| inner.select(&selector)).await;
-        selected.unwrap_or_else(Selection::failed)
+        let tables = self.blocking(|store| {
+            let tables = store.all()?.map(|found| Ok(found?.object));
+            Ok(tables.collect::<Selection>())
+        });
+        match tables.await {
+            Ok(tables) => tables.selected_by(selector),
+            Err(error) => Selection::of_all(Err(error)),
+        }
     }
 
     async fn marked(&self, _rollout: &ObjectKey) -> Selection {
@@ -85,13 +102,11 @@ impl RouteStore for DirRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        let key = key.clone();
-        self.blocking(move |inner| Ok(inner.find(&key)?.2)).await
+        self.object(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let (key, patch) = (key.clone(), patch.clone());
-        self.blocking(move |inner| inner.patch(&key, &patch)).await
+        self.change(key, patch).await
     }
 }
 
@@ -102,7 +117,7 @@ impl PolicyStore for DirRouteStore {
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
         let policy = policy.clone();
-        self.blocking(move |inner| inner.create(policy)).await
+        self.blocking(move |store| store.create(&policy)).await
     }
 
     async fn patch_policy(
@@ -110,25 +125,18 @@ impl PolicyStore for DirRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        let (key, patch) = (key.clone(), patch.clone());
-        self.blocking(move |inner| inner.patch(&key, &patch)).await
+        self.change(key, patch).await
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
         let policy = policy.clone();
-        self.blocking(move |inner| inner.delete(&policy)).await
+        self.blocking(move |store| store.delete(&policy)).await
     }
 }
 
 impl RolloutReader for DirRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        let key = key.clone();
-        self.blocking(move |inner| match inner.find::<Rollout>(&key) {
-            Ok((_, _, rollout)) => Ok(Some(rollout)),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        })
-        .await
+        StoreError::or_none(self.object(key).await)
     }
 }
 
@@ -137,145 +145,105 @@ impl EndpointReader for DirRouteStore {}
 
 impl ServiceReader for DirRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
-        let key = key.clone();
-        self.blocking(move |inner| match inner.find::<Service>(&key) {
-            Ok((_, _, service)) => Ok(Some(ServicePort::all(service.raw()))),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        })
-        .await
+        let service = StoreError::or_none(self.object::<Service>(key).await)?;
+        Ok(service.map(|it| ServicePort::all(it.raw())))
     }
 }
 
-impl Inner {
-    fn all<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
-        let mut objects = Vec::new();
-        for file in self.files()? {
-            let file = file?;
-            for document in &file.documents {
-                objects.extend(file.parse(document)?);
-            }
-        }
-        Ok(objects)
+/// An object, and its place.
+struct Found<K> {
+    file: Arc<File>,
+    /// Its position in the documents of the file.
+    at: usize,
+    /// With the version and the namespace that [`with_version`] adds.
+    object: Document<K>,
+}
+
+impl DirRouteStore {
+    /// Reads all objects of one kind, each with its own error. A file that cannot be read is one error.
+    fn all<K: Resource>(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Found<K>, StoreError>>, StoreError> {
+        let entries = fs::read_dir(&self.dir);
+        let paths = entries.and_then(|it| it.map(|it| Ok(it?.path())).collect());
+        let mut paths: Vec<PathBuf> = paths.map_err(unreachable_dir("list", &self.dir))?;
+        paths.retain(|path| {
+            path.extension()
+                .is_some_and(|it| it == "yaml" || it == "yml")
+        });
+        paths.sort();
+        Ok(paths.into_iter().flat_map(|path| {
+            let (found, error) = match File::read(path) {
+                Ok(file) => (file.objects(), None),
+                Err(error) => (Vec::new(), Some(Err(error))),
+            };
+            found.into_iter().chain(error)
+        }))
     }
 
-    fn select(&self, selector: &RouteTableSelector) -> Result<Selection, StoreError> {
-        let (mut tables, mut errors) = (Vec::new(), Vec::new());
-        for file in self.files()? {
-            match file {
-                Ok(file) => {
-                    for document in &file.documents {
-                        match file.parse(document) {
-                            Ok(table) => tables.extend(table),
-                            Err(error) => errors.push(error),
-                        }
-                    }
-                }
-                Err(error) => errors.push(error),
-            }
-        }
-        Ok(Selection::of(selector, tables, errors))
-    }
-
-    fn patch<K: Resource>(
+    fn change_now<K: Resource>(
         &self,
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<Document<K>, StoreError> {
-        let mut originals = self.originals();
-        let (mut file, at, _) = self.find::<K>(key)?;
-        let Some(document) = file.documents.get_mut(at) else {
+        let mut originals = lock(&self.originals);
+        let Found { file, at, object } = self.find::<K>(key)?;
+        let changed = gloo_types::patched(object.into_raw(), patch);
+        let changed = changed.map_err(|_| StoreError::conflict::<K>(key))?;
+        let mut documents = file.documents.clone();
+        let Some(document) = documents.get_mut(at) else {
             return Err(StoreError::not_found::<K>(key));
         };
-        let changed = gloo_types::patched(with_version(document), patch);
-        let changed = changed.map_err(|_| StoreError::conflict::<K>(key))?;
         *document = without_version(changed, document);
         let object = parse(&file.path, with_version(document))?;
-        file.replace(&mut originals)?;
+        file.replace(&documents, &mut originals)?;
         Ok(object)
     }
 
-    fn create<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
-        let _originals = self.originals();
-        let created: Document<K> = parse(&self.dir, with_version(&object))?;
+    fn create<K: Resource>(&self, object: &Value) -> Result<Document<K>, StoreError> {
+        let _originals = lock(&self.originals);
+        let created: Document<K> = parse(&self.dir, with_version(object))?;
         let key = created.key();
-        let path = self
-            .dir
-            .join(format!("{}.{}.{}.yaml", key.namespace, key.name, K::PLURAL));
-        let unwritable = |error| unreachable_dir("create", &path, error);
+        let name = format!("{}.{}.{}.yaml", key.namespace, key.name, K::PLURAL);
+        let path = self.dir.join(name);
         if !matches!(self.find::<K>(key), Err(StoreError::NotFound { .. })) || path.exists() {
             return Err(StoreError::conflict::<K>(key));
         }
-        let text = serde_saphyr::to_string(&object)
+        let text = serde_saphyr::to_string(object)
             .map_err(|error| StoreError::unreadable::<K>(label::<K>(key), error))?;
-        write_atomically(&path, &text).map_err(unwritable)?;
+        write_atomically(&path, &text).map_err(unreachable_dir("create", &path))?;
         Ok(created)
     }
 
     fn delete<K: Resource>(&self, object: &Document<K>) -> Result<(), StoreError> {
-        let mut originals = self.originals();
-        let (mut file, at, found) = self.find::<K>(object.key())?;
-        if found.resource_version() != object.resource_version() {
+        let mut originals = lock(&self.originals);
+        let found = self.find::<K>(object.key())?;
+        if found.object.resource_version() != object.resource_version() {
             return Err(StoreError::conflict::<K>(object.key()));
         }
-        file.documents.remove(at);
-        if file.documents.is_empty() {
+        let file = found.file;
+        let mut documents = file.documents.clone();
+        documents.remove(found.at);
+        if documents.is_empty() {
             originals.remove(&file.path);
-            return fs::remove_file(&file.path)
-                .map_err(|error| unreachable_dir("delete", &file.path, error));
+            return fs::remove_file(&file.path).map_err(unreachable_dir("delete", &file.path));
         }
-        file.replace(&mut originals)
+        file.replace(&documents, &mut originals)
     }
 
-    /// Returns the file that contains an object, and the object's position in it. An unreadable file is an error only if no
-    /// other file contains the object.
-    fn find<K: Resource>(&self, key: &ObjectKey) -> Result<(File, usize, Document<K>), StoreError> {
+    /// Returns an object. An unreadable file or document is an error only if no other one is the object.
+    fn find<K: Resource>(&self, key: &ObjectKey) -> Result<Found<K>, StoreError> {
         let mut unreadable = None;
-        for file in self.files()? {
-            let file = match file {
-                Ok(file) => file,
+        for found in self.all::<K>()? {
+            match found {
+                Ok(found) if found.object.key() == key => return Ok(found),
+                Ok(_) => {}
                 Err(error) => {
                     unreadable.get_or_insert(error);
-                    continue;
-                }
-            };
-            for (at, document) in file.documents.iter().enumerate() {
-                match file.parse::<K>(document) {
-                    Ok(Some(object)) if object.key() == key => return Ok((file, at, object)),
-                    Ok(_) => {}
-                    Err(error) => {
-                        unreadable.get_or_insert(error);
-                    }
                 }
             }
         }
         Err(unreadable.unwrap_or_else(|| StoreError::not_found::<K>(key)))
-    }
-
-    fn originals(&self) -> MutexGuard<'_, HashMap<PathBuf, String>> {
-        self.originals
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads all files, each with its own error.
-    fn files(&self) -> Result<Vec<Result<File, StoreError>>, StoreError> {
-        let mut paths = Vec::new();
-        for entry in
-            fs::read_dir(&self.dir).map_err(|error| unreachable_dir("list", &self.dir, error))?
-        {
-            let path = entry
-                .map_err(|error| unreachable_dir("list", &self.dir, error))?
-                .path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "yaml" || extension == "yml")
-            {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        Ok(paths.into_iter().map(File::read).collect())
     }
 }
 
@@ -286,48 +254,51 @@ struct File {
 }
 
 impl File {
-    fn read(path: PathBuf) -> Result<Self, StoreError> {
-        let text =
-            fs::read_to_string(&path).map_err(|error| unreachable_dir("read", &path, error))?;
+    fn read(path: PathBuf) -> Result<Arc<Self>, StoreError> {
+        let text = fs::read_to_string(&path).map_err(unreachable_dir("read", &path))?;
         let documents = documents(&text).map_err(|error| StoreError::Unreadable {
             what: path.display().to_string(),
             // A file may have objects of any kind.
             kind: "Kubernetes object",
             source: Box::new(error),
         })?;
-        Ok(Self {
+        Ok(Arc::new(Self {
             path,
             text,
             documents,
-        })
+        }))
     }
 
-    /// Decodes one of the documents; `None` if it is of another kind.
-    fn parse<K: Resource>(&self, document: &Value) -> Result<Option<Document<K>>, StoreError> {
-        let is_one = document.get("kind").and_then(Value::as_str) == Some(K::KIND);
-        is_one
-            .then(|| parse(&self.path, with_version(document)))
-            .transpose()
+    /// Decodes the documents of one kind.
+    fn objects<K: Resource>(self: Arc<Self>) -> Vec<Result<Found<K>, StoreError>> {
+        let documents = self.documents.iter().enumerate();
+        let of_kind = documents.filter(|(_, it)| it.get("kind").is_some_and(|it| it == K::KIND));
+        let found = of_kind.map(|(at, document)| {
+            Ok(Found {
+                file: Arc::clone(&self),
+                at,
+                object: parse(&self.path, with_version(document))?,
+            })
+        });
+        found.collect()
     }
 
-    /// Writes `documents`, or the owner's text if they are equal to the owner's content.
-    fn replace(self, originals: &mut HashMap<PathBuf, String>) -> Result<(), StoreError> {
-        let original = originals
-            .get(&self.path)
-            .filter(|text| documents(text).is_ok_and(|was| was == self.documents));
+    /// Writes `changed`, or the owner's text if it is equal to the owner's content.
+    fn replace(&self, changed: &[Value], originals: &mut Originals) -> Result<(), StoreError> {
+        let original = originals.get(&self.path);
+        let original = original.filter(|text| documents(text).is_ok_and(|was| was == changed));
+        let is_at_rest = original.is_some();
         let text = match original {
             Some(original) => original.clone(),
-            None => serde_saphyr::to_string_multiple(&self.documents).map_err(|error| {
+            None => serde_saphyr::to_string_multiple(changed).map_err(|error| {
                 StoreError::unreadable::<RouteTable>(self.path.display(), error)
             })?,
         };
-        let at_rest = original.is_some();
-        write_atomically(&self.path, &text)
-            .map_err(|error| unreachable_dir("write", &self.path, error))?;
-        if at_rest {
+        write_atomically(&self.path, &text).map_err(unreachable_dir("write", &self.path))?;
+        if is_at_rest {
             originals.remove(&self.path);
-        } else {
-            originals.entry(self.path).or_insert(self.text);
+        } else if !originals.contains_key(&self.path) {
+            originals.insert(self.path.clone(), self.text.clone());
         }
         Ok(())
     }
@@ -383,12 +354,11 @@ fn parse<K: Resource>(path: &Path, object: Value) -> Result<Document<K>, StoreEr
     Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(path.display(), error))
 }
 
-fn unreachable_dir(
+fn unreachable_dir<E: Error + Send + Sync + 'static>(
     verb: &'static str,
     path: &Path,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> StoreError {
-    StoreError::Unreachable {
+) -> impl FnOnce(E) -> StoreError {
+    move |source| StoreError::Unreachable {
         verb,
         what: path.display().to_string(),
         source: Box::new(source),

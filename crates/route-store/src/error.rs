@@ -149,12 +149,21 @@ impl StoreError {
 
     pub(crate) fn unreadable<K: Resource>(
         what: impl ToString,
-        source: impl Error + Send + Sync + 'static,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
         Self::Unreadable {
             what: what.to_string(),
             kind: K::KIND,
-            source: Box::new(source),
+            source: source.into(),
+        }
+    }
+
+    /// Returns `None` in place of [`StoreError::NotFound`].
+    pub(crate) fn or_none<T>(found: Result<T, Self>) -> Result<Option<T>, Self> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(Self::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }

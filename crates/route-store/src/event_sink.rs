@@ -6,17 +6,17 @@
 mod ledger;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 
 use gloo_types::{Document, ObjectKey, Resource};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use self::ledger::{Ledger, Next, Posting};
-use crate::StoreError;
+use self::ledger::{Ended, Ledger, Next, Posting};
+use crate::{StoreError, lock};
 
 /// Longest message of an Event, in characters: the limit of `events.k8s.io/v1`, in which Events can be read too.
 const MESSAGE: usize = 1024;
@@ -40,7 +40,7 @@ pub struct EventObject {
 }
 
 /// An Event to post.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
     /// The involved object.
     pub about: EventObject,
@@ -90,12 +90,9 @@ pub trait EventWriter: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Called with the reason and the result of each Event.
-pub type CountEvent = dyn Fn(&'static str, EventResult) + Send + Sync;
-
 /// The queue of Events for one cluster. Clones share it.
 ///
-/// An Event with the object, reason and message of one that was posted within the last 10 minutes raises the count of that
+/// An Event with the object, type, reason and message of one that was posted within the last 10 minutes raises the count of that
 /// Event. Each object may have 10 Events at once and one more per minute, all objects together 5 per second. The queue has
 /// at most 256 Events; then the oldest is dropped.
 #[derive(Clone)]
@@ -106,7 +103,8 @@ struct Shared {
     component: &'static str,
     ledger: Mutex<Ledger>,
     woken: Notify,
-    count: Box<CountEvent>,
+    /// Called with the reason and the result of each Event.
+    count: Box<dyn Fn(&'static str, EventResult) + Send + Sync>,
 }
 
 impl EventSink {
@@ -126,8 +124,7 @@ impl EventSink {
 
     /// Queues an Event with the current time. Returns at once.
     pub fn record(&self, event: Event) {
-        let now = (clock(), Timestamp::now());
-        let ended = self.ledger().add(event, now);
+        let ended = lock(&self.0.ledger).add(event, Timestamp::now());
         self.count(ended);
         self.0.woken.notify_one();
     }
@@ -136,14 +133,12 @@ impl EventSink {
     pub async fn post_to(&self, writer: &impl EventWriter) {
         let mut is_refused = false;
         loop {
-            let (next, ended) = self.ledger().next(clock());
-            for (reason, result) in ended {
-                (self.0.count)(reason, result);
-            }
+            let (next, ended) = lock(&self.0.ledger).next(Instant::now());
+            self.count(ended);
             let posting = match next {
                 Next::Post(posting) => posting,
                 Next::Wait(pause) => {
-                    tokio::time::sleep(pause).await;
+                    sleep(pause).await;
                     continue;
                 }
                 Next::Nothing => {
@@ -151,15 +146,15 @@ impl EventSink {
                     continue;
                 }
             };
-            let reason = posting.reason();
+            let reason = posting.event.reason;
             match self.post(writer, &posting).await {
                 Ok(result) => {
                     is_refused = false;
-                    (self.0.count)(reason, result);
+                    self.count([(reason, result)]);
                 }
                 Err(error) => {
-                    self.ledger().forget(&posting);
-                    (self.0.count)(reason, EventResult::Failed);
+                    lock(&self.0.ledger).forget(&posting);
+                    self.count([(reason, EventResult::Failed)]);
                     // A missing permission affects every Event, so it is logged once until an Event is posted.
                     if matches!(error, StoreError::Forbidden { .. }) {
                         if !std::mem::replace(&mut is_refused, true) {
@@ -194,14 +189,10 @@ impl EventSink {
         }
     }
 
-    fn count(&self, ended: Option<(&'static str, EventResult)>) {
-        if let Some((reason, result)) = ended {
+    fn count(&self, ended: impl IntoIterator<Item = Ended>) {
+        for (reason, result) in ended {
             (self.0.count)(reason, result);
         }
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -286,11 +277,6 @@ impl Posting {
 fn seconds(time: Timestamp) -> String {
     let whole = Timestamp::from_second(time.as_second());
     whole.unwrap_or(time).to_string()
-}
-
-/// Returns the time of Tokio's clock, which tests can pause.
-fn clock() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 #[cfg(test)]

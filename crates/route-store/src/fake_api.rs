@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,17 +23,17 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::KubeRouteStore;
+use crate::{KubeRouteStore, lock};
 
 /// A fake API server. Clones share its state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FakeApi(Arc<Shared>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// The version of the newest object. Notified of changes of the behaviour too.
-    version: watch::Sender<u64>,
+    /// Notified of changes of objects and of the behaviour.
+    news: watch::Sender<()>,
 }
 
 /// The behaviour of the server. By default it answers all requests at once.
@@ -71,6 +71,8 @@ pub enum Fault {
 #[derive(Debug, Default)]
 struct State {
     behaviour: Behaviour,
+    /// The newest version of any object.
+    version: u64,
     objects: BTreeMap<(String, ObjectKey), Value>,
     /// Every change of an object.
     history: Vec<Change>,
@@ -92,7 +94,7 @@ struct State {
 struct Change {
     version: u64,
     plural: String,
-    namespace: String,
+    key: ObjectKey,
     kind: &'static str,
     object: Value,
 }
@@ -105,15 +107,6 @@ struct Target {
 }
 
 type Answer = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
-
-impl Default for FakeApi {
-    fn default() -> Self {
-        Self(Arc::new(Shared {
-            state: Mutex::default(),
-            version: watch::Sender::new(1),
-        }))
-    }
-}
 
 impl FakeApi {
     /// Returns a store that sends its requests to this server, with a timeout of 3 s.
@@ -130,7 +123,7 @@ impl FakeApi {
     /// Changes the behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.state().behaviour);
-        self.0.version.send_modify(|_| ());
+        self.0.news.send_replace(());
     }
 
     /// Creates or replaces an object of the resource `plural`.
@@ -141,33 +134,27 @@ impl FakeApi {
     /// Deletes an object.
     pub fn delete(&self, plural: &str, key: &ObjectKey) {
         let mut state = self.state();
-        let removed = state.objects.remove(&(plural.to_owned(), key.clone()));
-        if let Some(mut object) = removed {
-            let version = self.next();
-            object["metadata"]["resourceVersion"] = json!(version.to_string());
-            state.remember(plural, version, "DELETED", object);
-            drop(state);
-            self.0.version.send_replace(version);
+        if let Some(object) = state.objects.remove(&(plural.to_owned(), key.clone())) {
+            state.remember(plural, key, "DELETED", object);
         }
+        drop(state);
+        self.0.news.send_replace(());
     }
 
     /// Returns an object; `None` if it does not exist.
     #[must_use]
     pub fn get(&self, plural: &str, key: &ObjectKey) -> Option<Value> {
-        let state = self.state();
-        state
-            .objects
-            .get(&(plural.to_owned(), key.clone()))
-            .cloned()
+        let at = (plural.to_owned(), key.clone());
+        self.state().objects.get(&at).cloned()
     }
 
     /// Discards the history: watches and `continue` tokens of earlier versions are answered with 410.
     pub fn compact(&self) {
         let mut state = self.state();
-        state.compacted = self.next();
-        let version = state.compacted;
+        state.version += 1;
+        state.compacted = state.version;
         drop(state);
-        self.0.version.send_replace(version);
+        self.0.news.send_replace(());
     }
 
     /// Ends all open watches.
@@ -175,7 +162,7 @@ impl FakeApi {
         let mut state = self.state();
         state.ended = state.watches;
         drop(state);
-        self.0.version.send_modify(|_| ());
+        self.0.news.send_replace(());
     }
 
     /// Returns the requests since the last call, as `verb kind name`.
@@ -192,42 +179,31 @@ impl FakeApi {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(&self) -> u64 {
-        *self.0.version.borrow() + 1
+        lock(&self.0.state)
     }
 
     fn write(&self, plural: &str, mut object: Value) -> Value {
         let mut state = self.state();
-        let version = self.next();
-        let text = |object: &Value, field: &str| {
-            let text = object["metadata"][field].as_str();
-            text.unwrap_or_default().to_owned()
-        };
-        let key = ObjectKey::new(text(&object, "namespace"), text(&object, "name"));
-        let at = (plural.to_owned(), key);
-        let before = state.objects.get(&at);
-        let generation = before.map_or(1, |before| {
-            let old = before["metadata"]["generation"].as_i64().unwrap_or(1);
-            old + i64::from(before["spec"] != object["spec"])
-        });
-        let uid = before.map_or(json!(format!("uid-{version}")), |it| {
-            it["metadata"]["uid"].clone()
-        });
-        let kind = if before.is_some() {
-            "MODIFIED"
-        } else {
-            "ADDED"
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let key = ObjectKey::new(text("namespace"), text("name"));
+        let before = state.objects.get(&(plural.to_owned(), key.clone()));
+        let (kind, uid, generation) = match before {
+            None => ("ADDED", json!(format!("uid-{}", state.version)), 1),
+            Some(before) => {
+                let metadata = &before["metadata"];
+                let generation = metadata["generation"].as_i64().unwrap_or(1);
+                let is_changed = before["spec"] != object["spec"];
+                let uid = metadata["uid"].clone();
+                ("MODIFIED", uid, generation + i64::from(is_changed))
+            }
         };
         object["metadata"]["generation"] = json!(generation);
         object["metadata"]["uid"] = uid;
-        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        let object = state.remember(plural, &key, kind, object);
+        let at = (plural.to_owned(), key);
         state.objects.insert(at, object.clone());
-        state.remember(plural, version, kind, object.clone());
         drop(state);
-        self.0.version.send_replace(version);
+        self.0.news.send_replace(());
         object
     }
 
@@ -238,12 +214,8 @@ impl FakeApi {
     pub async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, std::io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(std::io::Error::other)?;
-        let query: BTreeMap<&str, &str> = head.uri.query().map_or(BTreeMap::new(), |query| {
-            query
-                .split('&')
-                .filter_map(|it| it.split_once('='))
-                .collect()
-        });
+        let query = head.uri.query().unwrap_or_default().split('&');
+        let query: BTreeMap<&str, &str> = query.filter_map(|it| it.split_once('=')).collect();
         let target = Target::of(head.uri.path());
         let verb = match (&head.method, &target.name) {
             (&Method::GET, Some(_)) => "get",
@@ -285,7 +257,7 @@ impl FakeApi {
                 sleep(behaviour.list_delay).await;
                 answer
             }
-            "watch" => self.watch(&target, &query),
+            "watch" => self.watch(target, &query),
             "get" => match self.get(&target.plural, &target.key()) {
                 Some(object) => found(&object),
                 None => failure(404, "not found"),
@@ -321,9 +293,10 @@ impl FakeApi {
         let mut state = self.state();
         if !state.behaviour.lacks_bookmarks {
             // As if an object of another kind had changed.
-            let version = self.next();
+            state.version += 1;
+            let version = state.version;
             state.known.insert(target.plural.clone(), version);
-            self.0.version.send_replace(version);
+            self.0.news.send_replace(());
         }
         let limit = query.get("limit").and_then(|limit| limit.parse().ok());
         let limit: usize = limit.unwrap_or(usize::MAX);
@@ -334,12 +307,9 @@ impl FakeApi {
             },
             None => {
                 let objects = state.objects.iter();
-                let selected = objects.filter(|((plural, key), _)| {
-                    let namespace = target.namespace.as_ref();
-                    *plural == target.plural && namespace.is_none_or(|it| *it == key.namespace)
-                });
+                let selected = objects.filter(|((plural, key), _)| target.has(plural, key));
                 let items = selected.map(|(_, object)| object.clone()).collect();
-                (self.next() - 1, items)
+                (state.version, items)
             }
         };
         let rest = items.split_off(limit.min(items.len()));
@@ -352,7 +322,7 @@ impl FakeApi {
         found(&json!({"metadata": metadata, "items": items}))
     }
 
-    fn watch(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
+    fn watch(&self, target: Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
         let version = query.get("resourceVersion").and_then(|it| it.parse().ok());
         let version: u64 = version.unwrap_or_default();
         let seconds = query.get("timeoutSeconds").and_then(|it| it.parse().ok());
@@ -367,8 +337,7 @@ impl FakeApi {
         let watching = Watching {
             api: self.clone(),
             number,
-            plural: target.plural.clone(),
-            namespace: target.namespace.clone(),
+            target,
             version,
             lines,
         };
@@ -383,14 +352,14 @@ impl FakeApi {
         mut lines: mpsc::UnboundedReceiver<String>,
         mut body: Sender<Bytes, Infallible>,
     ) {
-        let mut changes = self.0.version.subscribe();
+        let mut news = self.0.news.subscribe();
         while let Some(line) = lines.recv().await {
-            let is_delivered = changes.wait_for(|_| !self.state().behaviour.is_buffered);
+            let is_delivered = news.wait_for(|()| !self.state().behaviour.is_buffered);
             if is_delivered.await.is_err() || body.send_data(line.into()).await.is_err() {
                 return;
             }
         }
-        let is_delivered = changes.wait_for(|_| !self.state().behaviour.is_buffered);
+        let is_delivered = news.wait_for(|()| !self.state().behaviour.is_buffered);
         drop(is_delivered.await.map(drop));
     }
 }
@@ -402,18 +371,17 @@ const BOOKMARK: Duration = Duration::from_secs(2);
 struct Watching {
     api: FakeApi,
     number: u64,
-    plural: String,
-    namespace: Option<String>,
+    target: Target,
     version: u64,
     lines: mpsc::UnboundedSender<String>,
 }
 
 impl Watching {
     async fn run(mut self, bookmark: Instant) {
-        let mut versions = self.api.0.version.subscribe();
+        let mut news = self.api.0.news.subscribe();
         let (begin, mut has_bookmark) = (self.version, false);
         loop {
-            versions.mark_unchanged();
+            news.mark_unchanged();
             let (behaviour, known, is_expired, changes) = {
                 let state = self.api.state();
                 if self.number <= state.ended {
@@ -421,17 +389,15 @@ impl Watching {
                 }
                 let is_expired = self.version < state.compacted;
                 let changes = state.history.iter().filter(|change| {
-                    let is_in_scope = self
-                        .namespace
-                        .as_ref()
-                        .is_none_or(|it| *it == change.namespace);
-                    change.version > self.version && change.plural == self.plural && is_in_scope
+                    change.version > self.version && self.target.has(&change.plural, &change.key)
                 });
+                let changes: Vec<Change> = changes.cloned().collect();
+                let known = state.known.get(&self.target.plural).copied();
                 (
                     state.behaviour.clone(),
-                    state.known.get(&self.plural).copied().unwrap_or_default(),
+                    known.unwrap_or_default(),
                     is_expired,
-                    changes.cloned().collect::<Vec<_>>(),
+                    changes,
                 )
             };
             if !behaviour.is_frozen {
@@ -453,7 +419,7 @@ impl Watching {
                     self.send("BOOKMARK", &bookmark);
                 }
             }
-            let changed = versions.changed();
+            let changed = news.changed();
             match behaviour.is_frozen || Instant::now() >= bookmark {
                 true => drop(changed.await),
                 false => drop(timeout_at(bookmark, changed).await),
@@ -463,24 +429,31 @@ impl Watching {
 
     fn send(&self, kind: &str, object: &Value) {
         // The client may have closed the connection.
-        drop(
-            self.lines
-                .send(format!("{}\n", json!({"type": kind, "object": object}))),
-        );
+        let line = json!({"type": kind, "object": object});
+        drop(self.lines.send(format!("{line}\n")));
     }
 }
 
 impl State {
-    fn remember(&mut self, plural: &str, version: u64, kind: &'static str, object: Value) {
-        self.known.insert(plural.to_owned(), version);
-        let namespace = object["metadata"]["namespace"].as_str();
+    /// Adds a change of an object to the history, and returns the object with its new version.
+    fn remember(
+        &mut self,
+        plural: &str,
+        key: &ObjectKey,
+        kind: &'static str,
+        mut object: Value,
+    ) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.known.insert(plural.to_owned(), self.version);
         self.history.push(Change {
-            version,
+            version: self.version,
             plural: plural.to_owned(),
-            namespace: namespace.unwrap_or_default().to_owned(),
+            key: key.clone(),
             kind,
-            object,
+            object: object.clone(),
         });
+        object
     }
 }
 
@@ -503,9 +476,14 @@ impl Target {
     }
 
     fn key(&self) -> ObjectKey {
-        let [namespace, name] = [&self.namespace, &self.name];
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        ObjectKey::new(text(namespace), text(name))
+        ObjectKey::new(text(&self.namespace), text(&self.name))
+    }
+
+    /// Whether an object of the resource `plural` is in this collection.
+    fn has(&self, plural: &str, key: &ObjectKey) -> bool {
+        let namespace = self.namespace.as_ref();
+        self.plural == plural && namespace.is_none_or(|it| *it == key.namespace)
     }
 
     fn line(&self, verb: &str) -> String {

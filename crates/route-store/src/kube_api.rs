@@ -42,14 +42,10 @@ mod send;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::{
-    FutureExt as _, StreamExt as _,
-    future::{self, BoxFuture},
-    stream,
-};
+use futures::{FutureExt as _, StreamExt as _, future, stream};
 use gloo_types::{
     Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc,
     RouteTableSelector, ServicePort,
@@ -71,10 +67,12 @@ use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject, Service};
 use crate::{
     Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError, with_priority,
+    ServiceReader, StoreError, lock, with_priority,
 };
 
-pub use client_error::{Answered, CertificateFault, ClientError};
+#[cfg(test)]
+pub(crate) use client_error::CertificateFault;
+pub use client_error::ClientError;
 pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use connect::{connect, wrapped};
 use gate::Gate;
@@ -104,22 +102,12 @@ pub struct KubeRouteStore {
     probes: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
-fn gate(access: &KubeAccess, observer: Arc<dyn Observer>) -> Arc<Gate> {
-    let name = access.to_string();
-    Arc::new(Gate::new(
-        name,
-        access.request_timeout,
-        access.limits,
-        observer,
-    ))
-}
-
 impl KubeRouteStore {
     /// A store for the cluster in `access`. Reads no file and sends no request yet.
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
-            gate: gate(&access, Arc::new(())),
+            gate: Arc::new(Gate::new(&access, Arc::new(()))),
             access,
             given: None,
             client: OnceCell::new(),
@@ -143,7 +131,7 @@ impl KubeRouteStore {
     /// Reports every request to `observer`.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.gate = gate(&self.access, observer);
+        self.gate = Arc::new(Gate::new(&self.access, observer));
         self
     }
 
@@ -165,36 +153,21 @@ impl KubeRouteStore {
         self.client.get().map_or("", |(_, server)| server)
     }
 
-    /// Lists the RouteTables of a namespace, or of all namespaces.
+    /// Lists the objects of one kind in a namespace, or in all namespaces.
     ///
     /// # Errors
-    /// Returns `Err` if the API server does not answer or forbids the request.
-    pub async fn tables(&self, namespace: Option<&str>) -> Result<Vec<RouteTableDoc>, StoreError> {
-        self.list(namespace, ListParams::default()).await
-    }
-
-    /// Lists the MirrorPolicies of a namespace, or of all namespaces.
-    ///
-    /// # Errors
-    /// See [`PolicyStore::policies`].
-    pub(crate) async fn policies_of(
+    /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if it does not answer or
+    /// forbids the request.
+    pub async fn objects<K: Resource>(
         &self,
         namespace: Option<&str>,
-    ) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.list(namespace, ListParams::default()).await
-    }
-
-    /// Lists the Rollouts of a namespace, or of all namespaces.
-    ///
-    /// # Errors
-    /// Returns `Err` if the API server does not answer or forbids the request.
-    pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<RolloutDoc>, StoreError> {
+    ) -> Result<Vec<Document<K>>, StoreError> {
         self.list(namespace, ListParams::default()).await
     }
 
     /// Returns whether a request for the version of a kind is due, because none was sent after `since`, and notes that it is sent.
     fn begins_probe(&self, kind: &'static str, since: Instant) -> bool {
-        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probes = lock(&self.probes);
         let is_due = probes.get(kind).is_none_or(|last| *last < since);
         if is_due {
             probes.insert(kind, Instant::now());
@@ -252,59 +225,57 @@ impl KubeRouteStore {
         let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
         call.parse(self.send(&call, request).await?)
     }
-}
 
-impl KubeRouteStore {
+    async fn create<K: Resource>(
+        &self,
+        call: &Call,
+        key: &ObjectKey,
+        object: &Value,
+    ) -> Result<Value, StoreError> {
+        let params = PostParams {
+            field_manager: Some(self.access.field_manager.clone()),
+            ..PostParams::default()
+        };
+        let path = resource::<K>(Some(&key.namespace));
+        let request = path.create(&params, object.to_string().into_bytes());
+        self.send(call, request).await
+    }
+
     /// Reads the tables of this name in the selector's namespaces.
     async fn select_name(&self, selector: &RouteTableSelector, name: &str) -> Selection {
         let namespaces = selector.namespaces.iter();
         let reads =
             namespaces.map(async |namespace| self.read(&ObjectKey::new(namespace, name)).await);
-        let mut selection = Selection::default();
-        for read in future::join_all(reads).await {
-            match read {
-                Ok(table) => selection.tables.push(table),
-                Err(StoreError::NotFound { .. }) => {}
-                Err(error) => selection.errors.push(error),
-            }
-        }
+        let reads = future::join_all(reads).await.into_iter();
+        let found = reads.filter(|read| !matches!(read, Err(StoreError::NotFound { .. })));
+        let mut selection: Selection = found.collect();
         if selection.tables.is_empty() && selection.errors.is_empty() {
             selection.errors.push(selector.absent(name).into());
         }
         selection
     }
-
-    async fn select_labels(&self, namespace: &str, params: ListParams) -> Selection {
-        match self.list(Some(namespace), params).await {
-            Ok(tables) => Selection {
-                tables,
-                errors: Vec::new(),
-            },
-            Err(error) => Selection::failed(error),
-        }
-    }
 }
 
 impl RouteStore for KubeRouteStore {
     async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
-        let labels = selector.label_selector_string();
         let names = selector.names.iter();
-        let mut parts: Vec<BoxFuture<'_, Selection>> = names
-            .map(|name| self.select_name(selector, name).boxed())
-            .collect();
-        for namespace in selector.namespaces.iter().filter(|_| labels.is_some()) {
-            let params = ListParams::default().labels(labels.as_deref().unwrap_or_default());
-            parts.push(self.select_labels(namespace, params).boxed());
-        }
+        let by_name = names.map(|name| self.select_name(selector, name).boxed());
+        let labels = selector.label_selector_string();
+        let params = labels.map(|labels| ListParams::default().labels(&labels));
+        let by_labels = params.iter().flat_map(|params| {
+            let namespaces = selector.namespaces.iter();
+            let lists = namespaces.map(|it| self.list(Some(it), params.clone()));
+            lists.map(|list| list.map(Selection::of_all).boxed())
+        });
         // `buffered` keeps the order, so that the same failures give the same text.
-        stream::iter(parts)
+        stream::iter(by_name.chain(by_labels).collect::<Vec<_>>())
             .buffered(READS_AT_ONCE)
             .fold(Selection::default(), async |all, part| all.and(part))
             .await
     }
 
     async fn marked(&self, _rollout: &ObjectKey) -> Selection {
-        Selection::of_all(self.tables(None).await)
+        Selection::of_all(self.objects(None).await)
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
@@ -329,20 +300,15 @@ impl RouteStore for KubeRouteStore {
 
 impl PolicyStore for KubeRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.policies_of(None).await
+        self.objects(None).await
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
         let document = MirrorPolicyDoc::from_value(policy.clone())
             .map_err(|error| StoreError::unreadable::<MirrorPolicy>("the new object", error))?;
         let call = Call::on::<MirrorPolicy>("create", document.key());
-        let params = PostParams {
-            field_manager: Some(self.access.field_manager.clone()),
-            ..PostParams::default()
-        };
-        let path = resource::<MirrorPolicy>(Some(&document.key().namespace));
-        let request = path.create(&params, policy.to_string().into_bytes());
-        call.parse(self.send(&call, request).await?)
+        let created = self.create::<MirrorPolicy>(&call, document.key(), policy);
+        call.parse(created.await?)
     }
 
     async fn patch_policy(
@@ -370,55 +336,36 @@ impl PolicyStore for KubeRouteStore {
 
 impl RolloutReader for KubeRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        match self.get_object::<Rollout>(key).await {
-            Ok(rollout) => Ok(Some(rollout)),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        StoreError::or_none(self.get_object(key).await)
     }
 
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
         let call = Call::many::<Rollout>("list", Some(namespace));
         let params = ListParams::default().limit(1);
         let request = resource::<Rollout>(Some(namespace)).list(&params);
-        match self.send(&call, request).await {
-            Ok(_) => Ok(true),
-            Err(StoreError::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(StoreError::or_none(self.send(&call, request).await)?.is_some())
     }
 }
 
 impl ServiceReader for KubeRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
-        match self.get_object::<Service>(key).await {
-            Ok(service) => Ok(Some(ServicePort::all(service.raw()))),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let service = StoreError::or_none(self.get_object::<Service>(key).await)?;
+        Ok(service.map(|it| ServicePort::all(it.raw())))
     }
 }
 
 impl LeaseReader for KubeRouteStore {
     async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
-        match self.get_object::<LeaseObject>(key).await {
-            Ok(lease) => Ok(Lease::from_object(lease.raw())),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let lease = StoreError::or_none(self.get_object::<LeaseObject>(key).await)?;
+        Ok(lease.and_then(|it| Lease::from_object(it.raw())))
     }
 }
 
 impl EventWriter for KubeRouteStore {
     async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
         let call = Call::on::<CoreEvent>("create", key);
-        let params = PostParams {
-            field_manager: Some(self.access.field_manager.clone()),
-            ..PostParams::default()
-        };
-        let path = resource::<CoreEvent>(Some(&key.namespace));
-        let request = path.create(&params, event.to_string().into_bytes());
-        self.send_event(&call, request).await
+        let created = self.create::<CoreEvent>(&call, key, event);
+        with_priority(Priority::Event, created).await.map(drop)
     }
 
     async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
@@ -426,7 +373,8 @@ impl EventWriter for KubeRouteStore {
         let params = PatchParams::apply(&self.access.field_manager);
         let path = resource::<CoreEvent>(Some(&key.namespace));
         let request = path.patch(&key.name, &params, &Body::Merge(change));
-        self.send_event(&call, request).await
+        let sent = with_priority(Priority::Event, self.send(&call, request));
+        sent.await.map(drop)
     }
 }
 
@@ -443,15 +391,6 @@ impl KubeRouteStore {
         let params = ListParams::default().fields(&format!("source={component}"));
         let events = self.list::<CoreEvent>(namespace, params).await?;
         Ok(events.into_iter().map(Document::into_raw).collect())
-    }
-
-    async fn send_event(
-        &self,
-        call: &Call,
-        request: Result<HttpRequest, RequestError>,
-    ) -> Result<(), StoreError> {
-        let sent = with_priority(Priority::Event, self.send(call, request));
-        sent.await.map(drop)
     }
 }
 

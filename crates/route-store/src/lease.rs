@@ -68,6 +68,17 @@ impl Lease {
     }
 }
 
+/// Whether the controller is the leader. Of what several Leases say the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leadership {
+    /// No Lease exists, or the Lease is stale and this controller has never held one: it runs without leader election.
+    Unknown,
+    /// Another controller is the leader, or this one has not renewed the Lease in time.
+    NotLeader,
+    /// The controller is the leader, and remains so for the duration of a request.
+    Leader,
+}
+
 /// The controller that started this process: its Lease and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -90,20 +101,7 @@ impl Controller {
             identity: None,
         }
     }
-}
 
-/// Whether the controller is the leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leadership {
-    /// The controller is the leader, and remains so for the duration of a request.
-    Leader,
-    /// No Lease exists, or the Lease is stale and this controller has never held one: it runs without leader election.
-    Unknown,
-    /// Another controller is the leader, or this one has not renewed the Lease in time.
-    NotLeader,
-}
-
-impl Controller {
     /// Reads the controller that started this process from the environment and files of its container.
     #[must_use]
     pub fn of_this_process() -> Self {
@@ -118,15 +116,12 @@ impl Controller {
         hostname: Option<String>,
     ) -> Self {
         let trimmed = |text: Option<String>| {
-            let text = text.map(|text| text.trim().to_owned());
-            text.filter(|text| !text.is_empty())
+            let text = text?.trim().to_owned();
+            (!text.is_empty()).then_some(text)
         };
         let namespace = trimmed(variable).or_else(|| trimmed(file));
-        Self {
-            namespace: namespace.unwrap_or_else(|| NAMESPACE.to_owned()),
-            hostname: trimmed(hostname).unwrap_or_default(),
-            identity: None,
-        }
+        let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        Self::new(namespace, trimmed(hostname).unwrap_or_default())
     }
 
     /// Returns the names of the Leases that the controller may hold. `instance` is the instance id of its Rollouts.
@@ -139,33 +134,24 @@ impl Controller {
 
     /// Remembers the first holder of a current Lease that has this controller's host name. Only a leader starts this process,
     /// so if this is called right after the start, that holder is this controller.
-    pub fn meet(&mut self, lease: &Lease, now: Timestamp) {
+    fn meet(&mut self, lease: &Lease, now: Timestamp) {
         let is_current = now.duration_since(lease.renewed) <= signed(lease.duration);
         if self.identity.is_none() && is_current && self.has_hostname(&lease.holder) {
             self.identity = Some(lease.holder.clone());
         }
     }
 
-    /// Computes the leadership at `now` from all existing Leases of [`Controller::leases`].
-    #[must_use]
-    pub fn leadership(
+    fn leadership(
         &self,
         leases: &[Lease],
         now: Timestamp,
         request_timeout: Duration,
     ) -> Leadership {
-        let mut leadership = Leadership::Unknown;
-        for lease in leases {
-            match self.judge(lease, now, request_timeout) {
-                Leadership::Leader => return Leadership::Leader,
-                Leadership::NotLeader => leadership = Leadership::NotLeader,
-                Leadership::Unknown => {}
-            }
-        }
-        leadership
+        let judged = leases.iter().map(|it| self.judge(it, now, request_timeout));
+        judged.max().unwrap_or(Leadership::Unknown)
     }
 
-    /// Remembers the holder as [`meet`](Self::meet) does, and computes the leadership at the current time.
+    /// Remembers the identity, and computes the current leadership from all existing Leases of [`Controller::leases`].
     pub fn leadership_now(&mut self, leases: &[Lease], request_timeout: Duration) -> Leadership {
         let now = Timestamp::now();
         leases.iter().for_each(|lease| self.meet(lease, now));

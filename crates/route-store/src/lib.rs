@@ -17,6 +17,7 @@
 //! Kubernetes client is compiled.
 #![doc = include_str!("../README.md")]
 
+mod bucket;
 #[cfg(feature = "kube")]
 mod cached;
 mod dir;
@@ -38,6 +39,8 @@ mod table;
 #[cfg(all(test, feature = "kube"))]
 mod tests;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
 };
@@ -53,9 +56,8 @@ pub use error::StoreError;
 pub use keep::{Change, ChangeKind, Keep, Kept};
 #[cfg(feature = "kube")]
 pub use kube_api::{
-    Answered, CertificateFault, ClientError, ConnectError, Informer, InformerStatus, KubeAccess,
-    KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments, user_agent,
-    user_agent_header,
+    ClientError, ConnectError, Informer, InformerStatus, KubeAccess, KubeRouteStore, RequestLimits,
+    ScopeStatus, Unknown, WholeDocuments, user_agent, user_agent_header,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
@@ -72,6 +74,11 @@ pub use table::{CompactTable, TableKeeper};
 
 /// The field manager of a store's writes in `metadata.managedFields`, unless its user sets another one.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
+
+/// Locks a mutex. No state of this crate is left inconsistent by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;

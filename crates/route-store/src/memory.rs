@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
 use futures::{StreamExt as _, stream};
@@ -19,19 +19,19 @@ use crate::{
     Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError,
     endpoints::{POD_HASH, endpoints_in},
+    lock,
     resources::{EndpointSlice, Pod, Service},
 };
 
 /// Called with the version of an object before and after each patch, and with what others put, in any store.
-#[cfg(feature = "testing")]
-static OBSERVER: std::sync::OnceLock<fn(Option<&Value>, &Value)> = std::sync::OnceLock::new();
+static OBSERVER: OnceLock<fn(Option<&Value>, &Value)> = OnceLock::new();
 
 /// A store in memory. Every write sets a new `metadata.resourceVersion`. Clones share their objects.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryRouteStore {
     state: Arc<Mutex<State>>,
-    /// Counts the changes of endpoints; its receivers wake the streams of endpoints.
-    endpoints: watch::Sender<u64>,
+    /// Notified of changes of endpoints, for the streams of endpoints.
+    endpoints: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl MemoryRouteStore {
     /// Returns `Err` if it is not an EndpointSlice.
     pub fn put_endpoint_slice(&self, slice: Value) -> Result<ObjectKey, StoreError> {
         let key = self.state().put::<EndpointSlice>(slice)?;
-        self.endpoints.send_modify(|changes| *changes += 1);
+        self.endpoints.send_replace(());
         Ok(key)
     }
 
@@ -178,7 +178,7 @@ impl MemoryRouteStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -191,12 +191,15 @@ impl State {
         Ok(key)
     }
 
+    fn get<K: Resource>(&self, key: &ObjectKey) -> Result<Document<K>, StoreError> {
+        let object = self.objects.get(&id::<K>(key)).cloned();
+        parse(object.ok_or_else(|| StoreError::not_found::<K>(key))?)
+    }
+
     fn all<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
-        let ours = self
-            .objects
-            .iter()
-            .filter(|((kind, _), _)| *kind == K::KIND);
-        ours.map(|(_, object)| parse(object.clone())).collect()
+        let objects = self.objects.iter();
+        let of_kind = objects.filter(|((kind, _), _)| *kind == K::KIND);
+        of_kind.map(|(_, it)| parse(it.clone())).collect()
     }
 
     fn patch<K: Resource>(
@@ -234,8 +237,8 @@ impl State {
 impl RouteStore for MemoryRouteStore {
     async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
         match self.tables() {
-            Ok(tables) => Selection::of(selector, tables, Vec::new()),
-            Err(error) => Selection::failed(error),
+            Ok(tables) => Selection::of_all(Ok(tables)).selected_by(selector),
+            Err(error) => Selection::of_all(Err(error)),
         }
     }
 
@@ -244,8 +247,7 @@ impl RouteStore for MemoryRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        let table = self.table(key);
-        table.map_or_else(|| Err(StoreError::not_found::<RouteTable>(key)), parse)
+        self.state().get(key)
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
@@ -274,11 +276,7 @@ impl PolicyStore for MemoryRouteStore {
         }
         state.put::<MirrorPolicy>(policy.clone())?;
         state.wrote::<MirrorPolicy>(&key, Operation::Create(policy.clone()));
-        state
-            .objects
-            .get(&id::<MirrorPolicy>(&key))
-            .cloned()
-            .map_or_else(|| Err(StoreError::not_found::<MirrorPolicy>(&key)), parse)
+        state.get(&key)
     }
 
     async fn patch_policy(
@@ -291,23 +289,20 @@ impl PolicyStore for MemoryRouteStore {
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
         let mut state = self.state();
-        let id = id::<MirrorPolicy>(policy.key());
-        let Some(object) = state.objects.get(&id) else {
-            return Err(StoreError::not_found::<MirrorPolicy>(policy.key()));
-        };
-        if parse::<MirrorPolicy>(object.clone())?.resource_version() != policy.resource_version() {
-            return Err(StoreError::conflict::<MirrorPolicy>(policy.key()));
+        let key = policy.key();
+        let found: MirrorPolicyDoc = state.get(key)?;
+        if found.resource_version() != policy.resource_version() {
+            return Err(StoreError::conflict::<MirrorPolicy>(key));
         }
-        state.objects.remove(&id);
-        state.wrote::<MirrorPolicy>(policy.key(), Operation::Delete);
+        state.objects.remove(&id::<MirrorPolicy>(key));
+        state.wrote::<MirrorPolicy>(key, Operation::Delete);
         Ok(())
     }
 }
 
 impl RolloutReader for MemoryRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        let rollout = self.state().objects.get(&id::<Rollout>(key)).cloned();
-        rollout.map(parse).transpose()
+        StoreError::or_none(self.state().get(key))
     }
 }
 
@@ -358,28 +353,21 @@ impl EndpointReader for MemoryRouteStore {
         namespace: &str,
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
-        let pods = self.state().all::<Pod>()?;
-        let is_of = |pod: &&Document<Pod>| {
+        let mut pods = self.state().all::<Pod>()?;
+        pods.retain(|pod| {
             let label = pod.labels().get(POD_HASH);
             pod.key().namespace == namespace && label.is_some_and(|label| label == hash)
-        };
-        let uid = |pod: &Document<Pod>| {
-            let uid = pod.raw().pointer("/metadata/uid").and_then(Value::as_str);
-            uid.map(str::to_owned)
-        };
-        Ok(pods.iter().filter(is_of).filter_map(uid).collect())
+        });
+        let uids = pods.iter().map(|pod| pod.uid().to_owned());
+        Ok(uids.filter(|uid| !uid.is_empty()).collect())
     }
 }
 
-#[cfg(feature = "testing")]
 fn show(before: Option<&Value>, after: &Value) {
     if let Some(observer) = OBSERVER.get() {
         observer(before, after);
     }
 }
-
-#[cfg(not(feature = "testing"))]
-const fn show(_before: Option<&Value>, _after: &Value) {}
 
 fn id<K: Resource>(key: &ObjectKey) -> (&'static str, ObjectKey) {
     (K::KIND, key.clone())

@@ -30,8 +30,6 @@ pub enum Decision {
     Verify,
     /// VerifyWeight at the full weight, after which the controller promotes.
     VerifyPromotion,
-    /// Whether a table that is selected by name does not exist, before an error is returned.
-    Absence,
 }
 
 impl Decision {
@@ -40,7 +38,7 @@ impl Decision {
     pub const fn freshness(self) -> Freshness {
         match self {
             Self::Plan | Self::Verify => Freshness::Cached,
-            Self::PlanAgain | Self::VerifyPromotion | Self::Absence => Freshness::Live,
+            Self::PlanAgain | Self::VerifyPromotion => Freshness::Live,
         }
     }
 }
@@ -70,42 +68,26 @@ impl Selection {
         }
     }
 
-    /// A selection without tables, with one error.
-    pub(crate) fn failed(error: StoreError) -> Self {
-        Self {
-            tables: Vec::new(),
-            errors: vec![error],
-        }
-    }
-
     /// All tables, or the error with which they could not be read.
     pub(crate) fn of_all(tables: Result<Vec<RouteTableDoc>, StoreError>) -> Self {
-        match tables {
-            Ok(tables) => Self {
-                tables,
-                errors: Vec::new(),
-            },
-            Err(error) => Self::failed(error),
-        }
+        let (tables, error) = match tables {
+            Ok(tables) => (tables, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let errors = error.into_iter().collect();
+        Self { tables, errors }
     }
 
-    /// Filters `tables` by the selector, and adds an error for each selected name that is missing to `errors`.
-    pub(crate) fn of(
-        selector: &RouteTableSelector,
-        tables: impl IntoIterator<Item = RouteTableDoc>,
-        errors: Vec<StoreError>,
-    ) -> Self {
-        let is_selected = |table: &RouteTableDoc| selector.matches(table.key(), table.labels());
-        let mut selection = Self {
-            tables: tables.into_iter().filter(is_selected).collect(),
-            errors,
-        };
+    /// Leaves the selected tables, and adds an error for each selected name that is missing.
+    pub(crate) fn selected_by(mut self, selector: &RouteTableSelector) -> Self {
+        self.tables
+            .retain(|table| selector.matches(table.key(), table.labels()));
         for name in &selector.names {
-            if !selection.has(|key| key.name == *name) {
-                selection.errors.push(selector.absent(name).into());
+            if !self.has(|key| key.name == *name) {
+                self.errors.push(selector.absent(name).into());
             }
         }
-        selection.sorted()
+        self.sorted()
     }
 
     /// Merges two selections; a table in both is kept once.
@@ -127,5 +109,19 @@ impl Selection {
     fn sorted(mut self) -> Self {
         self.tables.sort_by(|a, b| a.key().cmp(b.key()));
         self
+    }
+}
+
+/// Collects the tables, and the errors of those that cannot be read.
+impl FromIterator<Result<RouteTableDoc, StoreError>> for Selection {
+    fn from_iter<I: IntoIterator<Item = Result<RouteTableDoc, StoreError>>>(tables: I) -> Self {
+        let mut selection = Self::default();
+        for table in tables {
+            match table {
+                Ok(table) => selection.tables.push(table),
+                Err(error) => selection.errors.push(error),
+            }
+        }
+        selection
     }
 }

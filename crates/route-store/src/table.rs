@@ -4,10 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::sync::Arc;
 
-use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc};
-use serde_json::Value;
+use gloo_types::{ObjectKey, RouteTable, RouteTableDoc};
 
 use crate::error::label;
 use crate::{Keep, Kept, StoreError};
@@ -37,9 +35,8 @@ pub struct CompactTable {
 type ReadOwners = dyn Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync;
 
 /// The [`Keep`] of RouteTables, which decodes them to [`CompactTable`]s.
-#[derive(Clone)]
 pub struct TableKeeper {
-    read_owners: Arc<ReadOwners>,
+    read_owners: Box<ReadOwners>,
 }
 
 impl CompactTable {
@@ -48,13 +45,8 @@ impl CompactTable {
     /// # Errors
     /// Returns `Err` if the text is not a RouteTable, which [`TableKeeper`] has already excluded.
     pub fn document(&self) -> Result<RouteTableDoc, StoreError> {
-        let unreadable = |source| StoreError::Unreadable {
-            what: label::<RouteTable>(&self.key),
-            kind: RouteTable::KIND,
-            source,
-        };
-        let raw: Value = serde_json::from_str(&self.json).map_err(|it| unreadable(it.into()))?;
-        RouteTableDoc::from_value(raw).map_err(|it| unreadable(it.into()))
+        let table = parse(&self.json);
+        table.map_err(|it| StoreError::unreadable::<RouteTable>(label::<RouteTable>(&self.key), it))
     }
 }
 
@@ -65,7 +57,7 @@ impl TableKeeper {
         read_owners: impl Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            read_owners: Arc::new(read_owners),
+            read_owners: Box::new(read_owners),
         }
     }
 
@@ -97,9 +89,12 @@ impl Keep for TableKeeper {
 
     fn keep(&self, object: &str) -> Result<CompactTable, Box<dyn Error + Send + Sync>> {
         // The tree of values is dropped before the next table is parsed, so only one is in memory at a time.
-        let table = RouteTableDoc::from_value(serde_json::from_str(object)?)?;
-        Ok(self.compact(table))
+        Ok(self.compact(parse(object)?))
     }
+}
+
+fn parse(text: &str) -> Result<RouteTableDoc, Box<dyn Error + Send + Sync>> {
+    Ok(RouteTableDoc::from_value(serde_json::from_str(text)?)?)
 }
 
 impl Kept for CompactTable {

@@ -8,12 +8,14 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gloo_types::ObjectKey;
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::{Event, EventObject, EventResult, MESSAGE};
+use crate::bucket::{Bucket, Rate};
 
 /// An equal Event within this time of the last one raises its count.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -21,13 +23,13 @@ const WINDOW: Duration = Duration::from_secs(600);
 const QUEUE: usize = 256;
 /// The rate of Events of one object.
 const PER_OBJECT: Rate = Rate {
+    per_second: 1.0 / 60.0,
     burst: 10.0,
-    every: Duration::from_secs(60),
 };
 /// The rate of all Events.
 const ALL: Rate = Rate {
+    per_second: 5.0,
     burst: 5.0,
-    every: Duration::from_millis(200),
 };
 /// Characters of the object's name in the Event's name. Names have at most 253; `.` and the time need up to 17.
 const NAME: usize = 236;
@@ -36,7 +38,7 @@ const NAME: usize = 236;
 #[derive(Default)]
 pub(super) struct Ledger {
     waiting: VecDeque<Posting>,
-    posted: HashMap<Identity, Posted>,
+    posted: HashMap<Event, Posted>,
     objects: HashMap<EventObject, Bucket>,
     all: Option<Bucket>,
 }
@@ -63,14 +65,6 @@ pub(super) struct Posting {
     name: String,
 }
 
-/// The fields by which two Events are equal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Identity {
-    about: EventObject,
-    reason: &'static str,
-    message: String,
-}
-
 struct Posted {
     name: String,
     count: u32,
@@ -78,30 +72,13 @@ struct Posted {
     at: Instant,
 }
 
-#[derive(Clone, Copy)]
-struct Rate {
-    burst: f64,
-    /// Time until one more token.
-    every: Duration,
-}
-
-/// A token bucket.
-struct Bucket {
-    tokens: f64,
-    at: Instant,
-}
-
 /// The reason and the result of an Event.
-type Ended = (&'static str, EventResult);
+pub(super) type Ended = (&'static str, EventResult);
 
 impl Ledger {
-    /// Queues an Event that happens at `(now, time)`. Returns a result if an Event is finished: this one if an equal one is
+    /// Queues an Event that happens at `time`. Returns a result if an Event is finished: this one if an equal one is
     /// queued, or the oldest one if the queue was full.
-    pub(super) fn add(
-        &mut self,
-        mut event: Event,
-        (_, time): (Instant, Timestamp),
-    ) -> Option<Ended> {
+    pub(super) fn add(&mut self, mut event: Event, time: Timestamp) -> Option<Ended> {
         if let Some((end, _)) = event.message.char_indices().nth(MESSAGE) {
             event.message.truncate(end);
         }
@@ -134,41 +111,38 @@ impl Ledger {
         let mut ended = Vec::new();
         while let Some(waiting) = self.waiting.front() {
             let object = self.objects.get(&waiting.event.about);
-            let is_affordable = object.is_none_or(|bucket| bucket.pause(PER_OBJECT, now).is_zero());
+            let is_affordable = object.is_none_or(|bucket| bucket.pause(1.0, now).is_zero());
             let all = self.all.get_or_insert_with(|| Bucket::full(ALL, now));
-            let pause = all.pause(ALL, now);
+            let pause = all.pause(1.0, now);
             if is_affordable && !pause.is_zero() {
                 return (Next::Wait(pause), ended);
             }
-            let Some(waiting) = self.waiting.pop_front() else {
+            let Some(mut posting) = self.waiting.pop_front() else {
                 break;
             };
-            let about = waiting.event.about.clone();
-            let earlier = self.posted.get_mut(&waiting.event.identity());
+            let earlier = self.posted.get_mut(&posting.event);
             let earlier = earlier.filter(|posted| now.duration_since(posted.at) < WINDOW);
             if !is_affordable {
                 let result = match earlier {
                     Some(posted) => {
-                        posted.count = posted.count.saturating_add(waiting.count);
+                        posted.count = posted.count.saturating_add(posting.count);
                         EventResult::Counted
                     }
                     None => EventResult::Throttled,
                 };
-                ended.push((waiting.event.reason, result));
+                ended.push((posting.event.reason, result));
                 continue;
             }
-            let mut posting = waiting;
             if let Some(posted) = earlier {
                 posting.is_repeat = true;
                 posting.count = posting.count.saturating_add(posted.count);
                 posting.first = posted.first;
                 posting.name.clone_from(&posted.name);
             }
-            all.take(ALL, now);
-            let bucket = self.objects.entry(about);
-            bucket
-                .or_insert_with(|| Bucket::full(PER_OBJECT, now))
-                .take(PER_OBJECT, now);
+            all.take(now);
+            let bucket = self.objects.entry(posting.event.about.clone());
+            let bucket = bucket.or_insert_with(|| Bucket::full(PER_OBJECT, now));
+            bucket.take(now);
             self.remember(&posting, now);
             return (Next::Post(Box::new(posting)), ended);
         }
@@ -177,22 +151,21 @@ impl Ledger {
 
     /// Forgets an Event that could not be posted, so that the next occurrence creates it.
     pub(super) fn forget(&mut self, posting: &Posting) {
-        self.posted.remove(&posting.event.identity());
+        self.posted.remove(&posting.event);
     }
 
     /// Remembers a posted Event, and drops expired Events and full buckets.
     fn remember(&mut self, posting: &Posting, now: Instant) {
         self.posted
             .retain(|_, posted| now.duration_since(posted.at) < WINDOW);
-        self.objects
-            .retain(|_, bucket| !bucket.is_full(PER_OBJECT, now));
+        self.objects.retain(|_, bucket| !bucket.is_full(now));
         let posted = Posted {
             name: posting.name.clone(),
             count: posting.count,
             first: posting.first,
             at: now,
         };
-        self.posted.insert(posting.event.identity(), posted);
+        self.posted.insert(posting.event.clone(), posted);
     }
 
     #[cfg(test)]
@@ -204,52 +177,5 @@ impl Ledger {
 impl Posting {
     pub(super) fn key(&self) -> ObjectKey {
         ObjectKey::new(self.event.about.key.namespace.clone(), self.name.clone())
-    }
-
-    pub(super) const fn reason(&self) -> &'static str {
-        self.event.reason
-    }
-}
-
-impl Event {
-    fn identity(&self) -> Identity {
-        Identity {
-            about: self.about.clone(),
-            reason: self.reason,
-            message: self.message.clone(),
-        }
-    }
-}
-
-impl Bucket {
-    fn full(rate: Rate, now: Instant) -> Self {
-        Self {
-            tokens: rate.burst,
-            at: now,
-        }
-    }
-
-    fn tokens(&self, rate: Rate, now: Instant) -> f64 {
-        let passed = now.duration_since(self.at).as_secs_f64();
-        (self.tokens + passed / rate.every.as_secs_f64()).min(rate.burst)
-    }
-
-    /// Returns the time until there is one token.
-    fn pause(&self, rate: Rate, now: Instant) -> Duration {
-        let missing = (1.0 - self.tokens(rate, now)).max(0.0);
-        // Rounded up, because a slightly too short pause would be followed by another one.
-        let nanos = (missing * rate.every.as_nanos() as f64).ceil();
-        Duration::from_nanos(nanos as u64)
-    }
-
-    fn take(&mut self, rate: Rate, now: Instant) {
-        *self = Self {
-            tokens: self.tokens(rate, now) - 1.0,
-            at: now,
-        };
-    }
-
-    fn is_full(&self, rate: Rate, now: Instant) -> bool {
-        self.tokens(rate, now) >= rate.burst
     }
 }

@@ -248,7 +248,7 @@ async fn expired_events_and_idle_objects_are_forgotten() {
         bench.asked().await;
         advance(Duration::from_secs(1)).await;
     }
-    assert_eq!(bench.sink.ledger().sizes(), [0, 600, 60]);
+    assert_eq!(lock(&bench.sink.0.ledger).sizes(), [0, 600, 60]);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_event_is_core_v1_and_names_the_involved_object() {
         reason: "Fight",
         message: "x".repeat(2000),
     };
-    ledger.add(event, (now, first));
+    ledger.add(event, first);
     let (Next::Post(posting), _) = ledger.next(now) else {
         panic!("nothing to post");
     };

@@ -1,66 +1,58 @@
 //! The errors of kube's client as people read them: kube prints the answer of the API server in Rust's debug form.
 
 use std::error::Error;
-use std::io;
+use std::{io, iter};
 
 use kube::core::Status;
 use rustls::CertificateError;
 use tower::BoxError;
 
 /// An error of kube's client, in words. Each `kube::Error` that reaches a person is converted to it.
+///
+/// Without an answer of the API server it has the first cause: the layers above it name parts of the client.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// The API server answered with an error.
-    #[error(transparent)]
-    Answered(#[from] Answered),
-    /// The certificate of the API server is refused.
-    #[error(transparent)]
-    Certificate(#[from] CertificateFault),
-    /// There is no answer, or it cannot be read. Has the first cause: the layers above it name parts of the client.
-    #[error("{0}")]
-    Other(String),
-}
+#[error("{0}")]
+pub struct ClientError(String);
 
 impl From<kube::Error> for ClientError {
     fn from(error: kube::Error) -> Self {
-        if let Some(fault) = CertificateFault::of(&error) {
-            return fault.into();
-        }
-        match error {
-            kube::Error::Api(status) => Answered::from(status.as_ref()).into(),
-            other => Self::Other(first_cause(&other)),
-        }
+        Self(match error {
+            kube::Error::Api(status) => Answered::from(status.as_ref()).to_string(),
+            other => first_cause(&other),
+        })
     }
 }
 
-/// Returns the innermost cause in one line, after the address of the API server if the error is about its connection.
+/// Returns an error and its causes, the first cause last.
+fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| {
+        match error.downcast_ref::<io::Error>() {
+            // Its `source` is that of the error that it was made of, which may be another I/O error.
+            Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        }
+    })
+}
+
+/// Returns the first cause in one line, after the address of the API server if the error is about its connection.
 pub(super) fn first_cause(error: &(dyn Error + 'static)) -> String {
-    if let Some(fault) = CertificateFault::of(error) {
+    if let Some(fault) = causes(error).find_map(CertificateFault::of) {
         return fault.to_string();
     }
-    let mut cause = error;
-    let mut server = None;
-    loop {
-        server = cause.downcast_ref::<NoAnswerFrom>().or(server);
-        let Some(source) = cause.source() else {
-            break;
-        };
-        cause = source;
-    }
-    let text = one_line(&cause.to_string());
-    let text = if text.starts_with("failed to lookup address") {
-        "its host name is not known"
-    } else {
-        text.split(" (os error").next().unwrap_or_default()
+    let server = causes(error).filter_map(|it| it.downcast_ref::<NoAnswerFrom>());
+    let text = causes(error).last().map(|it| one_line(&it.to_string()));
+    let text = match text.unwrap_or_default() {
+        text if text.starts_with("failed to lookup address") => {
+            "its host name is not known".to_owned()
+        }
+        text => text.split(" (os error").take(1).collect(),
     };
-    let mut rest = text.chars();
-    let first = rest.next().map(|first| first.to_ascii_lowercase());
-    let text: String = first.into_iter().chain(rest).collect();
-    server.map_or_else(
-        || text.clone(),
-        |NoAnswerFrom(at, _)| format!("{at}: {text}"),
-    )
+    let first = text.chars().take(1).map(|it| it.to_ascii_lowercase());
+    let text: String = first.chain(text.chars().skip(1)).collect();
+    match server.last() {
+        Some(NoAnswerFrom(at, _)) => format!("{at}: {text}"),
+        None => text,
+    }
 }
 
 /// An error of a connection, with the address of the API server: the errors of sockets and of TLS do not name the other side.
@@ -71,7 +63,7 @@ pub(super) struct NoAnswerFrom(pub(super) String, #[source] pub(super) BoxError)
 /// An error status of the API server.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered {code}{}", detail(.message))]
-pub struct Answered {
+pub(super) struct Answered {
     pub(super) code: u16,
     message: String,
 }
@@ -101,8 +93,7 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Why the certificate of the API server is refused. rustls prints some of the reasons in Rust's debug form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CertificateFault {
+pub(crate) enum CertificateFault {
     /// It is the certificate of an authority, which kubectl accepts from a server and rustls does not: whoever has the key of
     /// an authority can also issue certificates for other servers.
     #[error(
@@ -130,20 +121,11 @@ pub enum CertificateFault {
 }
 
 impl CertificateFault {
-    /// Returns the fault that `error` or one of its sources is.
-    pub(super) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(rustls::Error::InvalidCertificate(fault)) = error.downcast_ref() {
-                return Some(Self::new(fault));
-            }
-            next = match error.downcast_ref::<io::Error>() {
-                // Its `source` is that of the error that it was made of, which may be another I/O error.
-                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
-                None => error.source(),
-            };
+    fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        match error.downcast_ref()? {
+            rustls::Error::InvalidCertificate(fault) => Some(Self::new(fault)),
+            _ => None,
         }
-        None
     }
 
     fn new(fault: &CertificateError) -> Self {

@@ -5,15 +5,17 @@
 //! argument; [`Gate`] adds locks, waiting and log records.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use super::KubeAccess;
 use super::breaker::{Breaker, Pass, Verdict};
-use crate::{Observer, Priority};
+use crate::bucket::{Bucket, Rate};
+use crate::{Observer, Priority, lock};
 
 /// The rate limit of one API server. Watches do not count.
 ///
@@ -65,21 +67,17 @@ pub(super) enum Rejection {
 }
 
 impl Gate {
-    /// A gate for the API server `name`, whose requests have `timeout`.
-    pub(super) fn new(
-        name: String,
-        timeout: Duration,
-        limits: Option<RequestLimits>,
-        observer: Arc<dyn Observer>,
-    ) -> Self {
+    /// The gate of the API server in `access`.
+    pub(super) fn new(access: &KubeAccess, observer: Arc<dyn Observer>) -> Self {
+        let budget = access.limits.map(|it| Budget::new(it, Instant::now()));
         Self {
-            name,
-            timeout,
+            name: access.to_string(),
+            timeout: access.request_timeout,
             breaker: Mutex::new(Guarded {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
             }),
-            budget: limits.map(|limits| Mutex::new(Budget::new(limits, Instant::now()))),
+            budget: budget.map(Mutex::new),
             left: Notify::new(),
             observer,
         }
@@ -94,7 +92,7 @@ impl Gate {
         // Before the wait for a token, so that a request to a failing API server fails at once.
         self.check(priority, Instant::now())?;
         self.wait_for_turn(priority, end).await?;
-        let mut guarded = self.breaker();
+        let mut guarded = lock(&self.breaker);
         let now = Instant::now();
         let pass = guarded.breaker.admit(priority, now);
         let pass = pass.ok_or_else(|| Rejection::Breaker(guarded.reason.clone()))?;
@@ -108,7 +106,7 @@ impl Gate {
 
     /// Returns whether the breaker in its current state would let a request pass at `at`.
     pub(super) fn check(&self, priority: Priority, at: Instant) -> Result<(), Rejection> {
-        let guarded = self.breaker();
+        let guarded = lock(&self.breaker);
         if guarded.breaker.lets_pass(priority, at) {
             Ok(())
         } else {
@@ -154,7 +152,7 @@ impl Gate {
 
     /// Changes the breaker, and reports a transition while it is locked, so that reports have the order of the transitions.
     fn change_breaker(&self, change: impl FnOnce(&mut Guarded)) {
-        let mut guarded = self.breaker();
+        let mut guarded = lock(&self.breaker);
         let was_open = guarded.breaker.is_open();
         change(&mut guarded);
         let is_open = guarded.breaker.is_open();
@@ -169,14 +167,6 @@ impl Gate {
         }
         self.observer.breaker(is_open);
     }
-
-    fn breaker(&self) -> MutexGuard<'_, Guarded> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
-    budget.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A place in the queue of the budget. Dropping it leaves the queue.
@@ -239,20 +229,23 @@ type Ticket = (Priority, u64);
 /// waits 200 ms, of which 100 ms are for the abort.
 #[derive(Debug)]
 struct Budget {
-    limits: RequestLimits,
-    /// Number of tokens at `at`.
-    tokens: f64,
-    at: Instant,
+    bucket: Bucket,
+    /// Number of tokens that are kept for [`Priority::TowardStable`].
+    reserve: f64,
     waiting: BTreeSet<Ticket>,
     next: u64,
 }
 
 impl Budget {
     fn new(limits: RequestLimits, now: Instant) -> Self {
+        let rate = Rate {
+            per_second: limits.qps,
+            burst: limits.burst.into(),
+        };
         Self {
-            limits,
-            tokens: limits.burst.into(),
-            at: now,
+            bucket: Bucket::full(rate, now),
+            // Rounded down, so that a burst of 1 reserves nothing.
+            reserve: f64::from(limits.burst / 5),
             waiting: BTreeSet::new(),
             next: 0,
         }
@@ -274,34 +267,18 @@ impl Budget {
     /// Takes a token for `ticket`, which leaves the queue. Otherwise returns how long it waits if no ticket joins or leaves
     /// in front of it.
     fn serve(&mut self, ticket: Ticket, now: Instant) -> Result<(), Duration> {
-        self.refill(now);
-        let (priority, _) = ticket;
+        let kept = match ticket.0 {
+            Priority::TowardStable => 0.0,
+            _ => self.reserve,
+        };
         let in_front = self.waiting.range(..ticket).count();
-        let missing = 1.0 + in_front as f64 + self.kept_from(priority) - self.tokens;
-        // The tolerance covers the rounding of fractions of tokens.
-        if missing > 1e-6 {
-            let wait = Duration::try_from_secs_f64(missing / self.limits.qps);
-            return Err(wait.unwrap_or(Duration::MAX));
+        let wait = self.bucket.pause(1.0 + in_front as f64 + kept, now);
+        if !wait.is_zero() {
+            return Err(wait);
         }
-        self.tokens -= 1.0;
+        self.bucket.take(now);
         self.waiting.remove(&ticket);
         Ok(())
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        let full = f64::from(self.limits.burst);
-        self.tokens = full.min(self.tokens + passed * self.limits.qps);
-        self.at = self.at.max(now);
-    }
-
-    /// Returns the number of tokens that this priority must leave for [`Priority::TowardStable`].
-    fn kept_from(&self, priority: Priority) -> f64 {
-        match priority {
-            Priority::TowardStable => 0.0,
-            // Rounded down, so that a burst of 1 reserves nothing.
-            _ => f64::from(self.limits.burst / 5),
-        }
     }
 }
 
@@ -420,9 +397,11 @@ mod tests {
     /// A request is queued behind one that is cancelled after half a second.
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_request_lets_the_next_one_move_up() {
-        let limits = RequestLimits { qps: 1.0, burst: 1 };
-        let name = "the API server".to_owned();
-        let gate = Gate::new(name, Duration::from_secs(3), Some(limits), Arc::new(()));
+        let access = KubeAccess {
+            limits: Some(RequestLimits { qps: 1.0, burst: 1 }),
+            ..KubeAccess::default()
+        };
+        let gate = Gate::new(&access, Arc::new(()));
         let begin = Instant::now();
         let end = begin + Duration::from_secs(60);
         assert!(gate.enter(Call, end).await.is_ok());

@@ -16,19 +16,19 @@
 mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gloo_types::{ObjectKey, Resource as _};
 use tokio::sync::{broadcast, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use self::known::Known;
 use super::KubeRouteStore;
 use super::proof::Moment;
 use super::send::is_refusal;
-use super::watch::{Event, Scope, Watch};
-use crate::{Change, Keep, StoreError};
+use super::watch::{Event, Scope, Source, Watch};
+use crate::{Change, Keep, StoreError, lock};
 
 pub(crate) use self::known::compare;
 
@@ -102,7 +102,8 @@ pub struct ScopeStatus {
 /// Watches and caches the objects of one kind. Dropping it ends its watches.
 pub struct Informer<K: Keep> {
     shared: Arc<Shared<K>>,
-    tasks: Mutex<Tasks>,
+    /// Sets of one task each, which end it when they are dropped.
+    tasks: Mutex<BTreeMap<Scope, JoinSet<()>>>,
 }
 
 struct Shared<K: Keep> {
@@ -125,12 +126,6 @@ enum All {
     Open,
     /// It failed, or is not wanted: the others run.
     Replaced,
-}
-
-#[derive(Debug, Default)]
-struct Tasks {
-    all: JoinSet<()>,
-    running: BTreeMap<Scope, AbortHandle>,
 }
 
 impl<K: Keep> Informer<K> {
@@ -182,15 +177,13 @@ impl<K: Keep> Informer<K> {
 
     /// Watches exactly these namespaces, and ends all other watches.
     pub fn watch_only(&self, namespaces: &BTreeSet<String>) {
-        let watched: Vec<Scope> = lock(&self.tasks).running.keys().cloned().collect();
-        for scope in watched {
-            if !scope
-                .namespace()
-                .is_some_and(|namespace| namespaces.contains(namespace))
-            {
-                self.end(&scope);
-            }
+        let is_other = |scope: &Scope| scope.namespace().is_none_or(|it| !namespaces.contains(it));
+        let mut tasks = lock(&self.tasks);
+        for (scope, task) in tasks.extract_if(.., |scope, _| is_other(scope)) {
+            drop(task);
+            self.shared.end(&scope);
         }
+        drop(tasks);
         let all = match namespaces.is_empty() {
             true => All::Unknown,
             false => All::Replaced,
@@ -205,31 +198,23 @@ impl<K: Keep> Informer<K> {
     fn start(&self, scope: Scope) {
         let mut tasks = lock(&self.tasks);
         // A task only finishes by a panic; start it again then.
-        let running = tasks.running.get(&scope);
-        if running.is_some_and(|task| !task.is_finished()) {
+        let running = tasks.get_mut(&scope);
+        if running.is_some_and(|task| task.try_join_next().is_none()) {
             return;
         }
-        while tasks.all.try_join_next().is_some() {}
         let shared = Arc::clone(&self.shared);
-        let handle = match &scope {
-            Scope::All => tasks.all.spawn(run(shared, scope.clone())),
+        let mut task = JoinSet::new();
+        match &scope {
+            Scope::All => task.spawn(run(shared, scope.clone())),
             Scope::Namespace(_) => {
                 if *shared.all.borrow() == All::Replaced {
                     // So that the first caller can wait for the list.
                     lock(&shared.known).begin(&scope);
                 }
-                tasks.all.spawn(run_instead_of_all(shared, scope.clone()))
+                task.spawn(run_instead_of_all(shared, scope.clone()))
             }
         };
-        tasks.running.insert(scope, handle);
-    }
-
-    fn end(&self, scope: &Scope) {
-        let Some(task) = lock(&self.tasks).running.remove(scope) else {
-            return;
-        };
-        task.abort();
-        self.shared.end(scope);
+        tasks.insert(scope, task);
     }
 
     /// Returns a cached object, however stale.
@@ -370,28 +355,22 @@ async fn run_instead_of_all<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
 async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
     let kind = K::Kind::KIND;
     let task = lock(&shared.known).begin(&scope);
-    let mut watch = Watch::new(
-        Arc::clone(&shared.store),
-        Arc::clone(&shared.keep),
-        scope.clone(),
-        shared.labels.clone(),
-    );
+    let mut watch = Watch::new(Source {
+        store: Arc::clone(&shared.store),
+        keep: Arc::clone(&shared.keep),
+        scope: scope.clone(),
+        labels: shared.labels.clone(),
+    });
     let mut failures = 0;
     // Number of consecutive failures that were answers of the API server, or with other watches in place of this one.
     let mut refusals = 0;
     loop {
         match watch.next().await {
             Ok(event) => {
-                let is_last = matches!(
-                    event,
-                    Event::Page {
-                        proven: Some(_),
-                        ..
-                    }
-                );
+                let is_list = matches!(&event, Event::Page { proven, .. } if proven.is_some());
                 let changes = lock(&shared.known).apply(&scope, task, event);
                 shared.report(changes);
-                if is_last {
+                if is_list {
                     let count = lock(&shared.known).count(&scope);
                     tracing::info!(kind, namespace = %scope, count, "listed");
                 } else if failures > 0 {
@@ -440,10 +419,6 @@ fn refusal_pause(refusals: u32, longest: u64) -> Duration {
 /// Returns a random duration between half of `longest` and `longest`, so that replicas do not retry at the same time.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f32(0.5 + fastrand::f32() / 2.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

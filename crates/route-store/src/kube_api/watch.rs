@@ -6,14 +6,15 @@
 //! [`Keep`] decodes objects directly from the text of an answer into their cached form. The answer is never parsed to a tree
 //! of values, which takes four times the memory of the text for tables.
 
+use std::convert::Infallible;
 use std::error::Error;
+use std::future::pending;
 use std::marker::PhantomData;
-use std::pin::pin;
 use std::{fmt, sync::Arc, time::Duration};
 
-use futures::future::{Either, select};
 use futures::{StreamExt, stream::BoxStream};
 use gloo_types::{Document, ObjectKey, Resource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::core::WatchEvent;
 use kube::core::params::{ListParams, WatchParams};
 use serde::Deserialize;
@@ -89,12 +90,12 @@ pub(super) struct Watch<K> {
 }
 
 /// The parameters of the list and the watch.
-struct Source<K> {
-    store: Arc<KubeRouteStore>,
-    keep: Arc<K>,
-    scope: Scope,
+pub(super) struct Source<K> {
+    pub(super) store: Arc<KubeRouteStore>,
+    pub(super) keep: Arc<K>,
+    pub(super) scope: Scope,
     /// Label selector.
-    labels: Option<String>,
+    pub(super) labels: Option<String>,
 }
 
 enum State {
@@ -148,29 +149,17 @@ pub(super) enum Event<T> {
     Opened,
     /// An object was added or changed.
     Applied(T),
-    /// An object was deleted, with the version of its deletion.
-    Deleted(ObjectKey, String),
+    /// An object was deleted. Its version is that of the deletion.
+    Deleted(T),
     /// A bookmark: all changes up to this version are reported, and all up to the moment at which the watch was asked for.
     Proven(String, Moment),
 }
 
 impl<K: Keep> Watch<K> {
     /// A watch that has not sent a request yet.
-    pub(super) fn new(
-        store: Arc<KubeRouteStore>,
-        keep: Arc<K>,
-        scope: Scope,
-        labels: Option<String>,
-    ) -> Self {
-        Self {
-            source: Source {
-                store,
-                keep,
-                scope,
-                labels,
-            },
-            state: State::Listing(Listing::default()),
-        }
+    pub(super) fn new(source: Source<K>) -> Self {
+        let state = State::Listing(Listing::default());
+        Self { source, state }
     }
 
     /// Waits for the next event. After an error, back off and call it again: it continues at the same position. A version that
@@ -181,61 +170,59 @@ impl<K: Keep> Watch<K> {
     /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if it does not answer or
     /// forbids the request, or if the version of a new list expires at once.
     pub(super) async fn next(&mut self) -> Result<Event<K::Kept>, StoreError> {
-        let next = self.request().await;
-        let Err(error) = &next else {
-            return next;
+        let error = match self.request().await {
+            Ok(event) => return Ok(event),
+            Err(error) => error,
         };
-        match &mut self.state {
-            State::Watching(position) if is_expired(error) => {
-                let is_new = position.listed.elapsed() < PAUSE;
-                self.state = State::Listing(Listing::default());
-                if is_new { next } else { self.request().await }
-            }
-            State::Watching(position) => {
-                position.open = None;
-                next
-            }
-            State::Listing(listing) => {
-                if is_expired(error) {
-                    *listing = Listing::default();
-                }
-                next
+        let is_expired = Answered::of(&error).is_some_and(|answered| answered.code == 410);
+        let mut is_old = false;
+        if let State::Watching(position) = &mut self.state {
+            position.open = None;
+            is_old = position.listed.elapsed() >= PAUSE;
+        }
+        if is_expired {
+            self.state = State::Listing(Listing::default());
+            if is_old {
+                return self.request().await;
             }
         }
+        Err(error)
     }
 
     async fn request(&mut self) -> Result<Event<K::Kept>, StoreError> {
         loop {
-            match &mut self.state {
+            let position = match &mut self.state {
+                State::Watching(position) => position,
                 State::Listing(listing) => {
                     let (page, next) = self.source.page(listing).await?;
                     self.state = next;
                     return Ok(page);
                 }
-                State::Watching(Position {
-                    open: None, proven, ..
-                }) if Moment::now().since(proven) >= LIST_AFTER => {
+            };
+            let Some(open) = &mut position.open else {
+                if Moment::now().since(&position.proven) >= LIST_AFTER {
                     self.state = State::Listing(Listing::default());
+                    continue;
                 }
-                State::Watching(position) => match &mut position.open {
-                    None => {
-                        position.open = Some(self.source.open(&position.version).await?);
-                        return Ok(Event::Opened);
-                    }
-                    Some(open) => match self.source.event(open, &mut position.version).await? {
-                        Some(event) => {
-                            if let Event::Proven(_, moment) = &event {
-                                position.proven = *moment;
-                            }
-                            return Ok(event);
-                        }
-                        None => {
-                            sleep_until(open.asked.monotonic + PAUSE).await;
-                            position.open = None;
-                        }
-                    },
-                },
+                position.open = Some(self.source.open(&position.version).await?);
+                return Ok(Event::Opened);
+            };
+            let Some(event) = self.source.event(open).await? else {
+                sleep_until(open.asked.monotonic + PAUSE).await;
+                position.open = None;
+                continue;
+            };
+            match &event {
+                Event::Applied(object) | Event::Deleted(object) => {
+                    object.version().clone_into(&mut position.version);
+                }
+                Event::Proven(version, moment) => {
+                    position.version.clone_from(version);
+                    position.proven = *moment;
+                }
+                Event::Page { .. } | Event::Opened => {}
             }
+            return Ok(event);
         }
     }
 }
@@ -256,8 +243,8 @@ impl<K: Keep> Source<K> {
             .map_err(|error| call.failed(kube::Error::SerdeError(error)))?;
         let objects = page.items.iter().map(|item| self.keep(&call, item));
         let objects = objects.collect::<Result<_, _>>()?;
-        let version = page.metadata.resource_version;
-        let token = page.metadata.next.filter(|token| !token.is_empty());
+        let version = page.metadata.resource_version.unwrap_or_default();
+        let token = page.metadata.continue_.filter(|token| !token.is_empty());
         let page = Event::Page {
             objects,
             version: version.clone(),
@@ -305,30 +292,22 @@ impl<K: Keep> Source<K> {
     }
 
     /// Waits for the next event of a watch; `None` at its end.
-    async fn event(
-        &self,
-        open: &mut Open,
-        version: &mut String,
-    ) -> Result<Option<Event<K::Kept>>, StoreError> {
+    async fn event(&self, open: &mut Open) -> Result<Option<Event<K::Kept>>, StoreError> {
         let call = self.call("watch");
         let round = Duration::from_secs(ROUND.into());
+        let (opened, is_quiet) = (open.asked.monotonic, open.is_quiet);
         let next = async { Ok(open.events.next().await) };
-        let next = pin!(self.store.within(&call, round, next));
-        let event = if open.is_quiet {
-            let probe = pin!(self.probe(open.asked.monotonic));
-            match select(next, probe).await {
-                Either::Left((event, _)) => event,
-                Either::Right(((), next)) => next.await,
-            }
-        } else {
-            next.await
+        let event = tokio::select! {
+            biased;
+            event = self.store.within(&call, round, next) => event?,
+            never = self.probe(opened), if is_quiet => match never {},
         };
         open.is_quiet = false;
-        let event = match event? {
+        let event = match event {
             None => return Ok(None),
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                sleep_until(open.asked.monotonic + PAUSE).await;
+                sleep_until(opened + PAUSE).await;
                 return Err(call.failed(error));
             }
         };
@@ -337,56 +316,37 @@ impl<K: Keep> Source<K> {
         }
         Ok(Some(match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                let object = self.keep(&call, &object)?;
-                object.version().clone_into(version);
-                Event::Applied(object)
+                Event::Applied(self.keep(&call, &object)?)
             }
-            WatchEvent::Deleted(object) => {
-                let deleted: Deleted = serde_json::from_str(object.get())
-                    .map_err(|error| StoreError::unreadable::<K::Kind>(&call.what, error))?;
-                let meta = deleted.metadata;
-                version.clone_from(&meta.resource_version);
-                let key = ObjectKey::new(meta.namespace, meta.name);
-                Event::Deleted(key, meta.resource_version)
-            }
+            WatchEvent::Deleted(object) => Event::Deleted(self.keep(&call, &object)?),
             WatchEvent::Bookmark(bookmark) => {
-                *version = bookmark.metadata.resource_version;
-                Event::Proven(version.clone(), open.asked)
+                Event::Proven(bookmark.metadata.resource_version, open.asked)
             }
             WatchEvent::Error(status) => return Err(call.failed(kube::Error::Api(status))),
         }))
     }
 
-    /// Asks for the version of the kind, some time after a watch was opened.
-    async fn probe(&self, opened: Instant) {
+    /// Asks for the version of the kind, some time after a watch was opened. Runs beside the watch, and never ends.
+    async fn probe(&self, opened: Instant) -> Infallible {
         sleep_until(opened + PROBE_AFTER).await;
-        if !self.store.begins_probe(K::Kind::KIND, opened) {
-            return;
+        if self.store.begins_probe(K::Kind::KIND, opened) {
+            let request = resource::<K::Kind>(self.scope.namespace());
+            let request = request.list(&ListParams::default().limit(1));
+            let call = self.call("list");
+            let answer = self.store.send_for_bytes(&call, request);
+            drop(with_priority(Priority::List, answer).await);
         }
-        let request = resource::<K::Kind>(self.scope.namespace());
-        let request = request.list(&ListParams::default().limit(1));
-        let call = self.call("list");
-        let answer = self.store.send_for_bytes(&call, request);
-        drop(with_priority(Priority::List, answer).await);
+        pending().await
     }
 
     fn keep(&self, call: &Call, object: &RawValue) -> Result<K::Kept, StoreError> {
         let kept = self.keep.keep(object.get());
-        kept.map_err(|source| StoreError::Unreadable {
-            what: call.what.clone(),
-            kind: K::Kind::KIND,
-            source,
-        })
+        kept.map_err(|error| StoreError::unreadable::<K::Kind>(&call.what, error))
     }
 
     fn call(&self, verb: &'static str) -> Call {
         Call::many::<K::Kind>(verb, self.scope.namespace())
     }
-}
-
-/// Returns whether the API server answered 410: the version or the token of the request has expired.
-fn is_expired(error: &StoreError) -> bool {
-    Answered::of(error).is_some_and(|answered| answered.code == 410)
 }
 
 impl Scope {
@@ -415,31 +375,7 @@ impl fmt::Display for Scope {
 #[derive(Deserialize)]
 struct Page<'a> {
     #[serde(default)]
-    metadata: PageMeta,
+    metadata: ListMeta,
     #[serde(borrow, default)]
     items: Vec<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PageMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Deleted {
-    metadata: Meta,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta {
-    /// Empty for cluster-scoped objects.
-    #[serde(default)]
-    namespace: String,
-    name: String,
-    #[serde(default)]
-    resource_version: String,
 }

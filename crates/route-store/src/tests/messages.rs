@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::core::Status;
 
 use crate::StoreError;
-use crate::kube_api::{Answered, CertificateFault, ClientError, ConnectError};
+use crate::kube_api::{CertificateFault, ClientError, ConnectError};
 
 fn list<M: fmt::Display>(first: M, after: impl Fn(&M) -> Option<M>) -> String {
     let all = std::iter::successors(Some(first), after);
@@ -57,18 +57,18 @@ fn after_store(it: &StoreError) -> Option<StoreError> {
     })
 }
 
-fn after_client(it: &ClientError) -> Option<ClientError> {
+fn after_fault(it: &CertificateFault) -> Option<CertificateFault> {
     Some(match it {
-        ClientError::Answered(_) => CertificateFault::Authority.into(),
-        ClientError::Certificate(fault) => match fault {
-            CertificateFault::Authority => CertificateFault::UnknownIssuer.into(),
-            CertificateFault::UnknownIssuer => CertificateFault::OtherName.into(),
-            CertificateFault::OtherName => CertificateFault::Expired.into(),
-            CertificateFault::Expired => CertificateFault::Refused.into(),
-            CertificateFault::Refused => ClientError::Other("connection refused".to_owned()),
-        },
-        ClientError::Other(_) => return None,
+        CertificateFault::Authority => CertificateFault::UnknownIssuer,
+        CertificateFault::UnknownIssuer => CertificateFault::OtherName,
+        CertificateFault::OtherName => CertificateFault::Expired,
+        CertificateFault::Expired => CertificateFault::Refused,
+        CertificateFault::Refused => return None,
     })
+}
+
+fn refused() -> ClientError {
+    kube::Error::Service("connection refused".into()).into()
 }
 
 fn after_connect(it: &ConnectError) -> Option<ConnectError> {
@@ -80,9 +80,7 @@ fn after_connect(it: &ConnectError) -> Option<ConnectError> {
         ConnectError::Kubeconfig { .. } => ConnectError::Proxy {
             server: "https://10.0.0.1:6443".to_owned(),
         },
-        ConnectError::Proxy { .. } => {
-            ConnectError::Client(ClientError::Other("no private key".to_owned()))
-        }
+        ConnectError::Proxy { .. } => ConnectError::Client(refused()),
         ConnectError::Client(_) => return None,
     })
 }
@@ -93,13 +91,14 @@ fn every_message() {
         what: "RouteTable shop/web".to_owned(),
     };
     let status = Status::failure("no such route", "NotFound").with_code(404);
-    let answered = ClientError::Answered(Answered::from(&status));
+    let answered = ClientError::from(kube::Error::Api(Box::new(status)));
+    let faults = list(CertificateFault::Authority, after_fault);
     let infer = ConnectError::Infer("there is none".to_owned());
     let parts = [
         ("An object is not read or written", list(gone, after_store)),
         (
             "The cause in the API server or the connection",
-            list(answered, after_client),
+            format!("{answered}\n{faults}{}\n", refused()),
         ),
         ("There is no connection", list(infer, after_connect)),
     ];

@@ -21,7 +21,6 @@ pub(super) struct Known<T> {
     pub(super) scopes: BTreeMap<Scope, Watched>,
     /// Number of lists and tasks started so far, which is also the number of the newest one.
     pub(super) begun: u64,
-    pub(super) bytes: usize,
 }
 
 pub(super) struct Entry<T> {
@@ -95,7 +94,6 @@ impl<T> Default for Known<T> {
             objects: BTreeMap::new(),
             scopes: BTreeMap::new(),
             begun: 0,
-            bytes: 0,
         }
     }
 }
@@ -112,22 +110,17 @@ impl<T: Kept> Known<T> {
     /// Removes a scope, and the objects that no other scope contains.
     pub(super) fn end(&mut self, scope: &Scope) -> Vec<Change> {
         self.scopes.remove(scope);
-        let scopes: Vec<&Scope> = self.scopes.keys().collect();
-        let is_left = |key: &ObjectKey| !scopes.iter().any(|other| other.has(key));
-        let gone = self.objects.keys().filter(|key| is_left(key)).cloned();
-        let gone: Vec<ObjectKey> = gone.collect();
-        gone.iter().filter_map(|key| self.remove(key)).collect()
+        let is_left = |key: &ObjectKey| !self.scopes.keys().any(|other| other.has(key));
+        let gone = self.objects.extract_if(.., |key, _| is_left(key));
+        gone.map(|(key, _)| deleted(key)).collect()
     }
 
     /// Applies an event of a task, and returns the changes of objects.
     pub(super) fn apply(&mut self, scope: &Scope, task: u64, event: Event<T>) -> Vec<Change> {
-        let begun = self.begun + 1;
-        let Some(watched) = self.scopes.get_mut(scope) else {
+        let watched = self.scopes.get_mut(scope);
+        let Some(watched) = watched.filter(|watched| watched.task == task) else {
             return Vec::new();
         };
-        if watched.task != task {
-            return Vec::new();
-        }
         watched.problem = None;
         match event {
             Event::Page {
@@ -137,8 +130,8 @@ impl<T: Kept> Known<T> {
                 proven,
             } => {
                 if is_first {
-                    self.begun = begun;
-                    watched.list = begun;
+                    self.begun += 1;
+                    watched.list = self.begun;
                 }
                 watched.version.clone_from(&version);
                 watched.proven = proven.or(watched.proven);
@@ -160,9 +153,9 @@ impl<T: Kept> Known<T> {
                 object.version().clone_into(&mut watched.version);
                 self.applied(object).into_iter().collect()
             }
-            Event::Deleted(key, version) => {
-                watched.version.clone_from(&version);
-                self.deleted(&key, &version).into_iter().collect()
+            Event::Deleted(object) => {
+                object.version().clone_into(&mut watched.version);
+                self.deleted(&object).into_iter().collect()
             }
             Event::Proven(version, moment) => {
                 (watched.version, watched.proven) = (version, Some(moment));
@@ -178,10 +171,8 @@ impl<T: Kept> Known<T> {
         task: u64,
         error: StoreError,
     ) -> Option<Arc<StoreError>> {
-        let watched = self.scopes.get_mut(scope)?;
-        if watched.task != task {
-            return None;
-        }
+        let watched = self.scopes.get_mut(scope);
+        let watched = watched.filter(|watched| watched.task == task)?;
         watched.restarts += 1;
         watched.problem.replace(Arc::new(error))
     }
@@ -221,13 +212,13 @@ impl<T: Kept> Known<T> {
         self.insert(object, list, None, ChangeKind::Applied)
     }
 
-    fn deleted(&mut self, key: &ObjectKey, version: &str) -> Option<Change> {
-        let entry = self.objects.get(key)?;
+    fn deleted(&mut self, object: &T) -> Option<Change> {
+        let entry = self.objects.get(object.key())?;
         // The event is older than a write of this process, which created the object again.
-        if compare(version, entry.kept.version()) == Some(Ordering::Less) {
+        if compare(object.version(), entry.kept.version()) == Some(Ordering::Less) {
             return None;
         }
-        self.remove(key)
+        self.remove(object.key())
     }
 
     /// Removes the objects that a complete list lacks, except those that were written after the list started.
@@ -239,10 +230,10 @@ impl<T: Kept> Known<T> {
             });
             scope.has(key) && entry.list < list && !is_later
         };
-        let objects = self.objects.iter();
-        let gone = objects.filter(|(key, entry)| is_gone(key, entry));
-        let gone: Vec<ObjectKey> = gone.map(|(key, _)| key.clone()).collect();
-        gone.iter().filter_map(|key| self.remove(key)).collect()
+        let gone = self
+            .objects
+            .extract_if(.., |key, entry| is_gone(key, entry));
+        gone.map(|(key, _)| deleted(key)).collect()
     }
 
     pub(super) fn put(&mut self, object: T) -> Option<Change> {
@@ -280,27 +271,20 @@ impl<T: Kept> Known<T> {
         written: Option<Written>,
         kind: ChangeKind,
     ) -> Option<Change> {
-        let key = object.key().clone();
-        let before = self.objects.get(&key);
-        let is_same = before.is_some_and(|before| before.kept.version() == object.version());
-        if let Some(before) = before {
-            self.bytes = self.bytes.saturating_sub(before.kept.size());
-        }
-        self.bytes += object.size();
+        let (key, kept) = (object.key().clone(), Arc::new(object));
         let entry = Entry {
-            kept: Arc::new(object),
+            kept: Arc::clone(&kept),
             list,
             written,
         };
-        self.objects.insert(key.clone(), entry);
+        let before = self.objects.insert(key.clone(), entry);
+        let is_same = before.is_some_and(|before| before.kept.version() == kept.version());
         (!is_same).then_some(Change { key, kind })
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
-        let entry = self.objects.remove(key)?;
-        self.bytes = self.bytes.saturating_sub(entry.kept.size());
-        let (key, kind) = (key.clone(), ChangeKind::Deleted);
-        Some(Change { key, kind })
+        let (key, _) = self.objects.remove_entry(key)?;
+        Some(deleted(key))
     }
 
     fn scope_of(&self, key: &ObjectKey) -> Option<&Watched> {
@@ -328,10 +312,7 @@ impl<T: Kept> Known<T> {
     }
 
     pub(super) fn count(&self, scope: &Scope) -> usize {
-        match scope {
-            Scope::All => self.objects.len(),
-            Scope::Namespace(namespace) => self.of(namespace).count(),
-        }
+        self.objects.keys().filter(|key| scope.has(key)).count()
     }
 
     /// Checks the age of the objects of a namespace, or of all that are watched.
@@ -388,9 +369,14 @@ impl<T: Kept> Known<T> {
         InformerStatus {
             scopes: scopes.collect(),
             objects: self.objects.len(),
-            bytes: self.bytes,
+            bytes: self.objects.values().map(|it| it.kept.size()).sum(),
         }
     }
+}
+
+fn deleted(key: ObjectKey) -> Change {
+    let kind = ChangeKind::Deleted;
+    Change { key, kind }
 }
 
 /// Compares two versions of an object; `None` if one of them is not a decimal integer.

@@ -5,7 +5,7 @@ use http_body_util::{Either, Full, channel::Channel};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::kube_api::watch::{Scope, Watch};
+use crate::kube_api::watch::{Scope, Source, Watch};
 use crate::{Outcome, Priority};
 
 /// The behaviour of a fake API server.
@@ -270,8 +270,12 @@ async fn a_probe_or_a_watch_detects_the_recovery_of_the_api_server() {
     sleep(Duration::from_secs(1)).await;
     read(&store).await.unwrap();
 
-    let keep = Arc::<WholeDocuments<RouteTable>>::default();
-    let mut watch = Watch::new(store.clone(), keep, Scope::All, None);
+    let mut watch = Watch::new(Source {
+        store: store.clone(),
+        keep: Arc::<WholeDocuments<RouteTable>>::default(),
+        scope: Scope::All,
+        labels: None,
+    });
     let empty = json!({"metadata": {"resourceVersion": "1"}, "items": []});
     fake.now_does(Does::Answer(200, empty));
     watch.next().await.unwrap();

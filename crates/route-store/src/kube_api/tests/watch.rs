@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::channel::Channel;
 
 use super::*;
-use crate::kube_api::watch::{Event, Scope, Watch};
+use crate::kube_api::watch::{Event, Scope, Source, Watch};
 
 /// Returns one line of a watch.
 pub(super) fn line(kind: &str, object: Value) -> String {
@@ -23,8 +23,12 @@ pub(super) fn list(tables: Vec<Value>, version: &str) -> (u16, Value) {
 
 /// A watch of the RouteTables of namespace mesh.
 fn watch(store: KubeRouteStore) -> Watch<WholeDocuments<RouteTable>> {
-    let scope = Scope::Namespace("mesh".to_owned());
-    Watch::new(Arc::new(store), Arc::default(), scope, None)
+    Watch::new(Source {
+        store: Arc::new(store),
+        keep: Arc::default(),
+        scope: Scope::Namespace("mesh".to_owned()),
+        labels: None,
+    })
 }
 
 /// Returns the first `events` events of a watch of namespace mesh, and its requests.
@@ -58,7 +62,10 @@ fn describe(event: Result<Event<Document<RouteTable>>, StoreError>) -> String {
             format!("{first}{last}page of {version}: {names}")
         }
         Ok(Event::Applied(table)) => format!("applied {}", table.raw()["metadata"]),
-        Ok(Event::Deleted(key, version)) => format!("deleted {key} at {version}"),
+        Ok(Event::Deleted(table)) => {
+            let version = table.resource_version().unwrap();
+            format!("deleted {} at {version}", table.key())
+        }
         Ok(Event::Opened) => "opened".to_owned(),
         Ok(Event::Proven(version, _)) => format!("proven at {version}"),
         Err(error) => error.to_string(),
