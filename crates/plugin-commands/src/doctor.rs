@@ -308,7 +308,7 @@ async fn subjects(
     findings: &mut Vec<Finding>,
 ) -> Option<Vec<Subject>> {
     const SUBJECT: &str = "Rollouts";
-    let rollouts = match store.rollouts(only).await {
+    let rollouts = match store.objects(only).await {
         Ok(rollouts) => rollouts,
         Err(error) => {
             findings.push(Finding::warning(SUBJECT, error_chain(&error)));

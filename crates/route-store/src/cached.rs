@@ -131,7 +131,8 @@ impl CachedRouteStore {
             let known = self.rollouts.objects(None, FRESH);
             let is_known = known.is_ok();
             let rollouts = known.unwrap_or_else(|_| self.rollouts.all());
-            if rollouts.iter().any(|it| it.has_mirrors()) {
+            let mut plugins = rollouts.iter().filter_map(|it| it.plugin.as_ref());
+            if plugins.any(|plugin| plugin.has_mirrors) {
                 self.watch_policies();
             } else if is_known {
                 self.policies.watch_only(&BTreeSet::new());

@@ -69,16 +69,13 @@ pub trait EndpointReader: Send + Sync + 'static {
 
 #[derive(Deserialize)]
 struct SliceContent {
-    #[serde(default)]
     endpoints: Option<Vec<EndpointContent>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct EndpointContent {
-    #[serde(default)]
     conditions: Option<Conditions>,
-    #[serde(default)]
     target_ref: Option<TargetRef>,
 }
 
@@ -88,11 +85,10 @@ struct Conditions {
     terminating: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct TargetRef {
-    #[serde(default)]
     kind: String,
-    #[serde(default)]
     uid: String,
 }
 
@@ -105,13 +101,12 @@ pub(crate) fn endpoints_in(slice: &Document<EndpointSlice>) -> Result<Vec<Endpoi
         let what = crate::error::label::<EndpointSlice>(slice.key());
         StoreError::unreadable::<EndpointSlice>(what, error)
     })?;
-    let service = slice.labels().get(SERVICE_NAME).cloned();
-    let service = service.unwrap_or_default();
+    let service = slice.labels().get(SERVICE_NAME);
     let endpoint = |content: EndpointContent| {
         let conditions = content.conditions.unwrap_or_default();
         let pod = content.target_ref.filter(|target| target.kind == "Pod");
         Endpoint {
-            service: service.clone(),
+            service: service.cloned().unwrap_or_default(),
             pod: pod.map(|pod| pod.uid).filter(|uid| !uid.is_empty()),
             ready: conditions.ready,
             terminating: conditions.terminating,

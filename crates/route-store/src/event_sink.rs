@@ -8,7 +8,7 @@ mod ledger;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use gloo_types::{Document, ObjectKey, Resource};
+use gloo_types::{ObjectKey, Resource};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -212,12 +212,6 @@ impl EventObject {
             key,
             uid: uid.to_owned(),
         }
-    }
-
-    /// The object of a document.
-    #[must_use]
-    pub fn of<K: Resource>(document: &Document<K>) -> Self {
-        Self::new::<K>(document.key().clone(), document.uid())
     }
 }
 

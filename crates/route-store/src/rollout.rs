@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gloo_types::{ObjectKey, RouteTableSelector};
 use rollout_types::{CanaryStep, ObjectMeta, Rollout, RolloutFacts};
 use serde::Deserialize;
 
-use crate::{Keep, Kept};
+use crate::{Keep, Kept, lock};
 
 /// The label that assigns a Rollout to one of several controllers.
 pub const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instance-id";
@@ -98,10 +98,7 @@ impl RolloutKeeper {
 
     /// Returns one shared selector for all equal ones. Unused selectors are dropped before the set grows.
     fn intern(&self, selector: RouteTableSelector) -> Arc<RouteTableSelector> {
-        let mut selectors = self
-            .selectors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut selectors = lock(&self.selectors);
         if let Some(known) = selectors.get(&selector) {
             return Arc::clone(known);
         }
@@ -135,45 +132,31 @@ impl Keep for RolloutKeeper {
     const PAGE: u32 = 250;
 
     fn keep(&self, object: &str) -> Result<CachedRollout, Box<dyn Error + Send + Sync>> {
-        let (rollout, plugin) = match serde_json::from_str::<Rollout>(object) {
-            Ok(rollout) => {
-                let plugin = self.plugin(&rollout);
-                (rollout, plugin)
-            }
-            Err(_) => {
-                let rollout = serde_json::from_str::<Unreadable>(object)?.into();
-                (rollout, Some(PluginFacts::default()))
-            }
+        /// A Rollout with an invalid spec or status.
+        #[derive(Deserialize)]
+        struct Unreadable {
+            metadata: ObjectMeta,
+        }
+
+        let rollout = serde_json::from_str::<Rollout>(object);
+        let plugin = match &rollout {
+            Ok(rollout) => self.plugin(rollout),
+            // As with an invalid plugin block: an error would fail the whole list, and the block must not count as removed.
+            Err(_) => Some(PluginFacts::default()),
         };
+        let rollout = rollout.or_else(|_| {
+            let Unreadable { metadata } = serde_json::from_str(object)?;
+            let rollout = Rollout::default();
+            Ok::<_, serde_json::Error>(Rollout {
+                metadata,
+                ..rollout
+            })
+        })?;
         Ok(CachedRollout {
             key: ObjectKey::new(&rollout.metadata.namespace, &rollout.metadata.name),
             facts: RolloutFacts::of(&rollout),
             plugin: plugin.map(Box::new),
         })
-    }
-}
-
-/// A Rollout with an invalid spec or status. It is kept as one with an invalid plugin block, because a decoding error would
-/// fail the whole list, and the block must not count as removed.
-#[derive(Deserialize)]
-struct Unreadable {
-    metadata: ObjectMeta,
-}
-
-impl From<Unreadable> for Rollout {
-    fn from(Unreadable { metadata }: Unreadable) -> Self {
-        Self {
-            metadata,
-            ..Self::default()
-        }
-    }
-}
-
-impl CachedRollout {
-    /// Returns whether a step mirrors requests.
-    #[must_use]
-    pub fn has_mirrors(&self) -> bool {
-        self.plugin.as_ref().is_some_and(|it| it.has_mirrors)
     }
 }
 

@@ -20,8 +20,6 @@ pub struct CompactTable {
     pub uid: Box<str>,
     /// `metadata.resourceVersion`.
     pub version: Box<str>,
-    /// `metadata.generation`.
-    pub generation: Option<i64>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// The Rollouts of this cluster that have records in our annotation or labels on routes of the table.
@@ -73,7 +71,6 @@ impl TableKeeper {
             key: table.key().clone(),
             uid: table.uid().into(),
             version: table.resource_version().unwrap_or_default().into(),
-            generation: table.generation(),
             labels: table.labels().clone(),
             owners: owners.into(),
             unreadable,
@@ -144,10 +141,7 @@ mod tests {
         });
         let kept = TableKeeper::new(owners).keep(&table.to_string()).unwrap();
         assert_eq!(kept.key, ObjectKey::new("mesh", "web"));
-        assert_eq!(
-            (&*kept.uid, &*kept.version, kept.generation),
-            ("u1", "7", Some(2))
-        );
+        assert_eq!((&*kept.uid, &*kept.version), ("u1", "7"));
         assert_eq!(kept.labels["app"], "shop");
         assert_eq!(*kept.owners, [ObjectKey::new("shop", "reviews")]);
         assert!(kept.size() < table.to_string().len() + 300);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gloo_types::{RouteTable, RouteTableDoc};
+use gloo_types::RouteTable;
 use tokio::sync::Semaphore;
-use tokio::time::{self, advance};
+use tokio::time::advance;
 
 use super::*;
 
@@ -182,7 +182,7 @@ async fn all_objects_together_have_five_events_per_second() {
         advance(Duration::from_millis(200)).await;
         assert_eq!(bench.asked().await.len(), 1);
     }
-    time::sleep(Duration::from_secs(100)).await;
+    sleep(Duration::from_secs(100)).await;
     assert_eq!(bench.count_of("Repaired posted"), 100);
 }
 
@@ -196,7 +196,7 @@ async fn a_full_queue_drops_the_oldest_events() {
     }
     assert_eq!(bench.count_of("Repaired dropped"), 44);
     bench.answers.add_permits(1000);
-    time::sleep(Duration::from_secs(100)).await;
+    sleep(Duration::from_secs(100)).await;
     assert_eq!(bench.count_of("Repaired posted"), 257);
 }
 
@@ -206,7 +206,7 @@ async fn recording_never_waits_while_the_writer_is_blocked() {
     let bench = Bench::start(0);
     bench.record("web", "blocked");
     assert_eq!(bench.asked().await, ["create Repaired blocked x1"]);
-    let before = time::Instant::now();
+    let before = Instant::now();
     for message in 0..1000 {
         bench.record("web", message);
     }
@@ -253,14 +253,11 @@ async fn expired_events_and_idle_objects_are_forgotten() {
 
 #[test]
 fn an_event_is_core_v1_and_names_the_involved_object() {
-    let table = json!({"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
-        "metadata": {"name": "web", "namespace": "mesh", "uid": "5f2d"}});
-    let table = RouteTableDoc::from_value(table).unwrap();
     let mut ledger = Ledger::default();
     let first: Timestamp = "2026-11-23T01:02:03.456Z".parse().unwrap();
     let now = Instant::now();
     let event = Event {
-        about: EventObject::of(&table),
+        about: EventObject::new::<RouteTable>(ObjectKey::new("mesh", "web"), "5f2d"),
         severity: Severity::Warning,
         reason: "Fight",
         message: "x".repeat(2000),

@@ -217,16 +217,15 @@ async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
         }
     };
     if let Some(path) = &access.kubeconfig {
-        let shown = path.display().to_string();
-        let kubeconfig = Kubeconfig::read_from(path).map_err(unusable(shown.clone()))?;
-        return Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .map_err(unusable(shown));
+        let config = async {
+            let kubeconfig = Kubeconfig::read_from(path)?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
+        };
+        return config.await.map_err(unusable(path.display().to_string()));
     }
     if access.context.is_some() {
-        return Config::from_kubeconfig(&options)
-            .await
-            .map_err(unusable("from the environment".into()));
+        let config = Config::from_kubeconfig(&options).await;
+        return config.map_err(unusable("from the environment".into()));
     }
     Config::infer().await.map_err(|error| {
         let kubeconfig = std::error::Error::source(&error).and_then(|it| it.downcast_ref());

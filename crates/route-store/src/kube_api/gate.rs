@@ -83,35 +83,32 @@ impl Gate {
         }
     }
 
-    /// Waits until a request may be sent, at most until `end`.
-    pub(super) async fn enter(
-        &self,
-        priority: Priority,
-        end: Instant,
-    ) -> Result<Entered<'_>, Rejection> {
+    /// Waits until a request may be sent, at most until `end`. [`judge`](Self::judge) must follow.
+    pub(super) async fn enter(&self, priority: Priority, end: Instant) -> Result<Pass, Rejection> {
         // Before the wait for a token, so that a request to a failing API server fails at once.
         self.check(priority, Instant::now())?;
         self.wait_for_turn(priority, end).await?;
         let mut guarded = lock(&self.breaker);
-        let now = Instant::now();
-        let pass = guarded.breaker.admit(priority, now);
-        let pass = pass.ok_or_else(|| Rejection::Breaker(guarded.reason.clone()))?;
-        Ok(Entered {
-            gate: self,
-            pass,
-            begin: now,
-            verdict: None,
-        })
+        let pass = guarded.breaker.admit(priority, Instant::now());
+        pass.ok_or_else(|| Rejection::Breaker(guarded.reason.clone()))
+    }
+
+    /// Tells the breaker what the outcome of a request shows. `reason` is one line, for a failure.
+    pub(super) fn judge(&self, pass: Pass, verdict: Verdict, reason: String) {
+        self.change_breaker(|guarded| {
+            if verdict == Verdict::Failed {
+                guarded.reason = reason.into();
+            }
+            guarded.breaker.judge(pass, verdict, Instant::now());
+        });
     }
 
     /// Returns whether the breaker in its current state would let a request pass at `at`.
     pub(super) fn check(&self, priority: Priority, at: Instant) -> Result<(), Rejection> {
         let guarded = lock(&self.breaker);
-        if guarded.breaker.lets_pass(priority, at) {
-            Ok(())
-        } else {
-            Err(Rejection::Breaker(guarded.reason.clone()))
-        }
+        let passes = guarded.breaker.lets_pass(priority, at);
+        let reason = || Rejection::Breaker(guarded.reason.clone());
+        passes.then_some(()).ok_or_else(reason)
     }
 
     /// Closes the breaker, because a watch has received something from the API server.
@@ -181,42 +178,6 @@ impl Drop for Queued<'_> {
         if lock(self.budget).leave(self.ticket) {
             self.left.notify_waiters();
         }
-    }
-}
-
-/// An admitted request. It reports its outcome to the breaker, also if it is dropped without one.
-pub(super) struct Entered<'a> {
-    gate: &'a Gate,
-    pass: Pass,
-    begin: Instant,
-    verdict: Option<(Verdict, Option<String>)>,
-}
-
-impl Entered<'_> {
-    /// Reports what the outcome shows. `reason` is one line, for a failure.
-    pub(super) fn ended(mut self, verdict: Verdict, reason: impl FnOnce() -> String) {
-        let reason = (verdict == Verdict::Failed).then(reason);
-        self.verdict = Some((verdict, reason));
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        let (verdict, reason) = self.verdict.take().unwrap_or_else(|| {
-            // The caller cancelled it. Whoever was patient has seen that the API server does not answer.
-            let patience = self.gate.timeout.min(Duration::from_secs(1));
-            if self.begin.elapsed() < patience {
-                (Verdict::Unknown, None)
-            } else {
-                (Verdict::Failed, Some("no answer".to_owned()))
-            }
-        });
-        self.gate.change_breaker(|guarded| {
-            if let Some(reason) = reason {
-                guarded.reason = reason.into();
-            }
-            guarded.breaker.judge(self.pass, verdict, Instant::now());
-        });
     }
 }
 

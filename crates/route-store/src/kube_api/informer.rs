@@ -226,7 +226,7 @@ impl<K: Keep> Informer<K> {
     /// Returns all cached objects, sorted by key, however stale.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K::Kept>> {
-        lock(&self.shared.known).all()
+        lock(&self.shared.known).objects(None)
     }
 
     /// Returns an object if it is not older than `age`; `None` if it does not exist.
@@ -250,10 +250,7 @@ impl<K: Keep> Informer<K> {
     ) -> Result<Vec<Arc<K::Kept>>, Unknown> {
         let known = lock(&self.shared.known);
         known.check(namespace, age, Moment::now())?;
-        Ok(match namespace {
-            Some(namespace) => known.of(namespace).map(Arc::clone).collect(),
-            None => known.all(),
-        })
+        Ok(known.objects(namespace))
     }
 
     /// Returns why the objects of a namespace, or of all that are watched, are not known to be younger than `age`.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use tower::layer::{LayerFn, layer_fn};
 use tower::{BoxError, Service};
 
-use super::breaker::Verdict;
+use super::breaker::{Pass, Verdict};
 use super::client_error::{Answered, first_cause};
 use super::gate::{Gate, Rejection};
 use crate::{Outcome, Permit, RequestContext, SentRequest};
@@ -109,12 +109,12 @@ impl Gate {
         B::Error: Into<BoxError>,
     {
         let (context, permit) = (RequestContext::current(), Permit::current());
-        let entered = tokio::select! {
+        let pass = tokio::select! {
             biased;
             () = permit.withdrawn() => return Err(Rejection::Withdrawn.into()),
-            entered = self.enter(context.priority, asked.end) => entered?,
+            pass = self.enter(context.priority, asked.end) => pass?,
         };
-        let mut sent = Sent::new(self, asked);
+        let mut sent = Sent::new(self, asked, Some(pass));
         let whole = async {
             let (head, body) = answer.await?.into_parts();
             let body = body.collect().await.map_err(Into::into)?;
@@ -126,27 +126,23 @@ impl Gate {
         let (mut head, body) = match answered {
             Ok(answer) => answer,
             Err(error) => {
-                sent.outcome = Some(Outcome::Connection);
-                drop(sent);
                 // Otherwise there is an answer, although an unexpected one, or the credentials failed.
                 let verdict = match error.downcast_ref().is_none_or(is_broken) {
                     true => Verdict::Failed,
                     false => Verdict::Healthy,
                 };
-                entered.ended(verdict, || first_cause(error.as_ref()));
+                sent.outcome = Some(Outcome::Connection);
+                sent.verdict = Some((verdict, first_cause(error.as_ref())));
                 return Err(error);
             }
         };
         sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
-        // Before the breaker changes, so that the observer hears of the cause first.
-        drop(sent);
-        match Refusal::of(&head, &body) {
-            None => entered.ended(Verdict::Healthy, String::new),
-            Some(refusal) => {
-                let verdict = refusal.verdict(asked.end.saturating_duration_since(Instant::now()));
-                entered.ended(verdict, || Answered::from(&*refusal.status).to_string());
-                head.extensions.insert(refusal);
-            }
+        sent.verdict = Some((Verdict::Healthy, String::new()));
+        if let Some(refusal) = Refusal::of(&head, &body) {
+            let left = asked.end.saturating_duration_since(Instant::now());
+            let reason = Answered::from(&*refusal.status).to_string();
+            sent.verdict = Some((refusal.verdict(left), reason));
+            head.extensions.insert(refusal);
         }
         Ok(Response::from_parts(head, Full::new(body)))
     }
@@ -157,7 +153,7 @@ impl Gate {
         asked: Asked,
         answer: impl Future<Output = Result<Response<B>, BoxError>>,
     ) -> Result<Response<B>, BoxError> {
-        let mut sent = Sent::new(self, asked);
+        let mut sent = Sent::new(self, asked, None);
         let answer = answer.await;
         sent.outcome = Some(match &answer {
             Ok(answer) => Outcome::Answered(answer.status().as_u16()),
@@ -204,22 +200,28 @@ impl Refusal {
     }
 }
 
-/// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
+/// A request in flight. Dropping it reports the request to the observer and then to the breaker, so that the observer hears of
+/// the cause first. It is dropped without an outcome if the request is late or cancelled.
 struct Sent<'a> {
     gate: &'a Gate,
     asked: Asked,
+    /// `None` for a watch, which the breaker does not judge.
+    pass: Option<Pass>,
     begin: Instant,
-    /// `None` without an answer.
     outcome: Option<Outcome>,
+    /// What the outcome shows, and the reason of a failure.
+    verdict: Option<(Verdict, String)>,
 }
 
 impl<'a> Sent<'a> {
-    fn new(gate: &'a Gate, asked: Asked) -> Self {
+    fn new(gate: &'a Gate, asked: Asked, pass: Option<Pass>) -> Self {
         Self {
             gate,
             asked,
+            pass,
             begin: Instant::now(),
             outcome: None,
+            verdict: None,
         }
     }
 }
@@ -232,12 +234,24 @@ impl Drop for Sent<'_> {
         } else {
             Outcome::Timeout
         };
+        let duration = now - self.begin;
         self.gate.observer.request(&SentRequest {
             verb: self.asked.verb,
             kind: self.asked.kind,
             outcome: self.outcome.unwrap_or(without_answer),
-            duration: now - self.begin,
+            duration,
         });
+        // A caller that has waited for long enough has seen that the API server does not answer.
+        let patience = self.gate.timeout.min(Duration::from_secs(1));
+        let without_answer = match duration < patience {
+            true => Verdict::Unknown,
+            false => Verdict::Failed,
+        };
+        let judged = self.verdict.take();
+        let (verdict, reason) = judged.unwrap_or((without_answer, "no answer".to_owned()));
+        if let Some(pass) = self.pass {
+            self.gate.judge(pass, verdict, reason);
+        }
     }
 }
 

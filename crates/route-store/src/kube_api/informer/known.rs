@@ -298,17 +298,12 @@ impl<T: Kept> Known<T> {
         Some(Arc::clone(&entry.kept))
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<T>> {
-        let entries = self.objects.values();
-        entries.map(|entry| Arc::clone(&entry.kept)).collect()
-    }
-
-    pub(super) fn of(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
-        let first = ObjectKey::new(namespace, "");
+    /// Returns the objects of a namespace, or of all, sorted by key.
+    pub(super) fn objects(&self, namespace: Option<&str>) -> Vec<Arc<T>> {
+        let first = ObjectKey::new(namespace.unwrap_or_default(), "");
         let objects = self.objects.range(first..);
-        objects
-            .take_while(move |(key, _)| key.namespace == namespace)
-            .map(|(_, entry)| &entry.kept)
+        let of = objects.take_while(|(key, _)| namespace.is_none_or(|it| it == key.namespace));
+        of.map(|(_, entry)| Arc::clone(&entry.kept)).collect()
     }
 
     pub(super) fn count(&self, scope: &Scope) -> usize {
@@ -331,7 +326,7 @@ impl<T: Kept> Known<T> {
                 let scope = Scope::Namespace(namespace.to_owned());
                 Vec::from_iter(self.scopes.get(&scope))
             }
-            None => self.narrow().map(|(_, watched)| watched).collect(),
+            None => self.narrow().collect(),
         };
         match narrow.is_empty() {
             true => Err(why),
@@ -347,9 +342,13 @@ impl<T: Kept> Known<T> {
     }
 
     /// The watches of single namespaces. One that is forbidden belongs to others, for whom this process is not there.
-    fn narrow(&self) -> impl Iterator<Item = (&Scope, &Watched)> {
-        let scopes = self.scopes.iter();
-        scopes.filter(|(scope, it)| **scope != Scope::All && !it.is_forbidden())
+    fn narrow(&self) -> impl Iterator<Item = &Watched> {
+        let narrow = self
+            .scopes
+            .iter()
+            .filter(|(scope, _)| **scope != Scope::All);
+        let watched = narrow.map(|(_, watched)| watched);
+        watched.filter(|watched| !watched.is_forbidden())
     }
 
     pub(super) fn status(&self, now: Moment) -> InformerStatus {
