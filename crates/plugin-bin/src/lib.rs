@@ -117,15 +117,10 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
 
 /// Returns the local cluster, and the management cluster if `--kubeconfig` names one.
 fn clusters(flags: &Flags, metrics: &Arc<Metrics>) -> Clusters {
-    let store = |access, name| {
-        Arc::new(KubeRouteStore::new(access).with_observer(metrics.requests_to(name)))
-    };
+    let store = |access, name| KubeRouteStore::new(access).with_observer(metrics.requests_to(name));
     let (local, tables) = flags.kube_access();
-    let clusters = Clusters::one(store(local, "local"));
-    match tables {
-        Some(tables) => clusters.with_tables(store(tables, "tables")),
-        None => clusters,
-    }
+    let tables = tables.map(|tables| store(tables, "tables"));
+    Clusters::new(store(local, "local"), tables)
 }
 
 fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<S>> {
@@ -138,17 +133,15 @@ fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<
 /// Exports the state of the watch of each kind as metrics.
 fn export_watches(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
     let [tables, rollouts, policies] = [store.clone(), store.clone(), store.clone()];
-    let tables_cluster = if store.live().is_one() {
+    let tables_cluster = if store.live.is_one() {
         "local"
     } else {
         "tables"
     };
-    metrics.export_watch(tables_cluster, "RouteTable", move || {
-        tables.tables().status()
-    });
-    metrics.export_watch("local", "Rollout", move || rollouts.rollouts().status());
+    metrics.export_watch(tables_cluster, "RouteTable", move || tables.tables.status());
+    metrics.export_watch("local", "Rollout", move || rollouts.rollouts.status());
     metrics.export_watch(tables_cluster, "MirrorPolicy", move || {
-        policies.mirror_policies().status()
+        policies.policies.status()
     });
 }
 

@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, Error};
-use rollouts_rpc::error_chain;
+use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
 use route_store::{ClientError, Clusters, KubeRouteStore};
 use serde::Serialize;
@@ -308,7 +308,7 @@ async fn subjects(
     findings: &mut Vec<Finding>,
 ) -> Option<Vec<Subject>> {
     const SUBJECT: &str = "Rollouts";
-    let rollouts = match store.objects(only).await {
+    let rollouts = match store.objects::<Rollout>(only).await {
         Ok(rollouts) => rollouts,
         Err(error) => {
             findings.push(Finding::warning(SUBJECT, error_chain(&error)));

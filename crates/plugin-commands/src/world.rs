@@ -61,11 +61,7 @@ pub(super) struct Subject {
 impl ClusterFlags {
     pub(super) fn clusters(&self) -> Clusters {
         let (local, tables) = self.access();
-        let clusters = Clusters::one(Arc::new(KubeRouteStore::new(local)));
-        match tables {
-            Some(tables) => clusters.with_tables(Arc::new(KubeRouteStore::new(tables))),
-            None => clusters,
-        }
+        Clusters::new(KubeRouteStore::new(local), tables.map(KubeRouteStore::new))
     }
 
     /// Whether a Rollout configures the plugin.

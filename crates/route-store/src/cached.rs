@@ -33,10 +33,14 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// A store that reads RouteTables, MirrorPolicies and Rollouts from watches, and sends writes and other reads to the
 /// clusters. [`CachedRouteStore::run`] starts the watches.
 pub struct CachedRouteStore {
-    store: Clusters,
-    tables: Informer<TableKeeper>,
-    rollouts: Informer<RolloutKeeper>,
-    policies: Informer<WholeDocuments<MirrorPolicy>>,
+    /// The stores behind the cache, for live reads.
+    pub live: Clusters,
+    /// The informer of RouteTables.
+    pub tables: Informer<TableKeeper>,
+    /// The informer of Rollouts.
+    pub rollouts: Informer<RolloutKeeper>,
+    /// The informer of MirrorPolicies, which watches only while a known Rollout has mirror steps.
+    pub policies: Informer<WholeDocuments<MirrorPolicy>>,
     /// Namespaces to watch without permission for all namespaces, in addition to those of the calls.
     namespaces: Vec<String>,
     started: Instant,
@@ -53,19 +57,12 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Uses another cluster for the objects of Gloo.
+    /// Uses `tables` for the objects of Gloo, or one cluster for everything.
     #[must_use]
-    pub fn with_tables(self, tables: Arc<KubeRouteStore>) -> Self {
-        Self { tables, ..self }
-    }
-
-    /// Uses one cluster for everything.
-    #[must_use]
-    pub fn one(store: Arc<KubeRouteStore>) -> Self {
-        Self {
-            local: Arc::clone(&store),
-            tables: store,
-        }
+    pub fn new(local: KubeRouteStore, tables: Option<KubeRouteStore>) -> Self {
+        let local = Arc::new(local);
+        let tables = tables.map_or_else(|| Arc::clone(&local), Arc::new);
+        Self { local, tables }
     }
 
     /// Returns whether one cluster has everything.
@@ -76,20 +73,20 @@ impl Clusters {
 }
 
 impl CachedRouteStore {
-    /// A cache over `store` without watches yet. Without permission for RouteTables of all namespaces, it watches
+    /// A cache over `live` without watches yet. Without permission for RouteTables of all namespaces, it watches
     /// `namespaces` and the namespaces that calls select.
     #[must_use]
     pub fn new(
-        store: Clusters,
+        live: Clusters,
         tables: TableKeeper,
         rollouts: RolloutKeeper,
         namespaces: Vec<String>,
     ) -> Self {
         Self {
-            tables: Informer::new(Arc::clone(&store.tables), tables),
-            rollouts: Informer::new(Arc::clone(&store.local), rollouts),
-            policies: Informer::new(Arc::clone(&store.tables), WholeDocuments::default()),
-            store,
+            tables: Informer::new(Arc::clone(&live.tables), tables),
+            rollouts: Informer::new(Arc::clone(&live.local), rollouts),
+            policies: Informer::new(Arc::clone(&live.tables), WholeDocuments::default()),
+            live,
             namespaces,
             started: Instant::now(),
         }
@@ -152,30 +149,6 @@ impl CachedRouteStore {
         }
     }
 
-    /// The stores behind the cache, for live reads.
-    #[must_use]
-    pub fn live(&self) -> &Clusters {
-        &self.store
-    }
-
-    /// The informer of RouteTables.
-    #[must_use]
-    pub fn tables(&self) -> &Informer<TableKeeper> {
-        &self.tables
-    }
-
-    /// The informer of Rollouts.
-    #[must_use]
-    pub fn rollouts(&self) -> &Informer<RolloutKeeper> {
-        &self.rollouts
-    }
-
-    /// The informer of MirrorPolicies, which watches only while a known Rollout has mirror steps.
-    #[must_use]
-    pub fn mirror_policies(&self) -> &Informer<WholeDocuments<MirrorPolicy>> {
-        &self.policies
-    }
-
     /// Waits for the first list of the tables of a namespace, or of all, at most until [`START`] has passed.
     async fn wait(&self, namespace: Option<&str>) {
         let settled = self.tables.settled(namespace);
@@ -212,7 +185,7 @@ impl CachedRouteStore {
             namespaces: selector.namespaces.clone(),
             ..RouteTableSelector::default()
         };
-        let found = self.store.tables.select(&missing, Freshness::Live).await;
+        let found = self.live.tables.select(&missing, Freshness::Live).await;
         Selection::of_all(Ok(cached.tables)).and(found)
     }
 }
@@ -245,7 +218,7 @@ impl RouteStore for CachedRouteStore {
                 None => {}
             }
         }
-        self.store.tables.select(selector, Freshness::Live).await
+        self.live.tables.select(selector, Freshness::Live).await
     }
 
     fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
@@ -255,7 +228,7 @@ impl RouteStore for CachedRouteStore {
     async fn marked(&self, rollout: &ObjectKey) -> Selection {
         let tables = match self.tables.objects(None, Duration::MAX) {
             Ok(tables) => tables,
-            Err(Unknown::NoAnswer) => return self.store.tables.marked(rollout).await,
+            Err(Unknown::NoAnswer) => return self.live.tables.marked(rollout).await,
             Err(_) => self.tables.all(),
         };
         let marked = tables.iter().filter(|it| it.owners.contains(rollout));
@@ -272,21 +245,21 @@ impl RouteStore for CachedRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.store.tables.read(key).await
+        self.live.tables.read(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.tables.patch(key, patch).await?;
+        let table = self.live.tables.patch(key, patch).await?;
         self.cache(&table);
         Ok(table)
     }
 
     fn field_manager(&self) -> &str {
-        self.store.tables.field_manager()
+        self.live.tables.field_manager()
     }
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.tables.hand_back(key, patch).await?;
+        let table = self.live.tables.hand_back(key, patch).await?;
         self.cache(&table);
         Ok(table)
     }
@@ -298,13 +271,13 @@ impl PolicyStore for CachedRouteStore {
         if let Some(policies) = self.cached_policies(FRESH) {
             return Ok(policies);
         }
-        let of_all = self.store.tables.policies().await;
+        let of_all = self.live.tables.policies().await;
         let namespaces = self.tables.namespaces();
         if of_all.is_ok() || namespaces.is_empty() {
             return of_all;
         }
         let namespaces = namespaces.iter();
-        let lists = namespaces.map(|it| self.store.tables.objects(Some(it)));
+        let lists = namespaces.map(|it| self.live.tables.objects(Some(it)));
         Ok(try_join_all(lists).await?.concat())
     }
 
@@ -313,7 +286,7 @@ impl PolicyStore for CachedRouteStore {
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.tables.create_policy(policy).await?;
+        let policy = self.live.tables.create_policy(policy).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
@@ -323,13 +296,13 @@ impl PolicyStore for CachedRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.tables.patch_policy(key, patch).await?;
+        let policy = self.live.tables.patch_policy(key, patch).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        let deleted = self.store.tables.delete_policy(policy).await;
+        let deleted = self.live.tables.delete_policy(policy).await;
         if let Ok(()) | Err(StoreError::NotFound { .. }) = deleted {
             self.policies.remove(policy.key());
         }
@@ -339,11 +312,11 @@ impl PolicyStore for CachedRouteStore {
 
 impl RolloutReader for CachedRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        self.store.local.rollout(key).await
+        self.live.local.rollout(key).await
     }
 
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
-        self.store.local.knows_rollouts(namespace).await
+        self.live.local.knows_rollouts(namespace).await
     }
 
     async fn zero_mirrors(
@@ -357,7 +330,7 @@ impl RolloutReader for CachedRouteStore {
         {
             return Ok(Some(plugin.zero_mirrors.clone()));
         }
-        self.store.local.zero_mirrors(key, generation).await
+        self.live.local.zero_mirrors(key, generation).await
     }
 
     async fn newer_rollout(
@@ -369,7 +342,7 @@ impl RolloutReader for CachedRouteStore {
             Ok(cached) => cached.map(|it| it.facts.clone()),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
-                let live = self.store.local.rollout(key).await?;
+                let live = self.live.local.rollout(key).await?;
                 let live =
                     live.ok_or_else(|| StoreError::not_found::<rollout_types::Rollout>(key))?;
                 let kept = self.rollouts.keeper().keep(&live.raw().to_string());
@@ -390,13 +363,13 @@ impl RolloutReader for CachedRouteStore {
 
 impl ServiceReader for CachedRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
-        self.store.local.service_ports(key).await
+        self.live.local.service_ports(key).await
     }
 }
 
 impl LeaseReader for CachedRouteStore {
     async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
-        self.store.local.lease(key).await
+        self.live.local.lease(key).await
     }
 }
 
@@ -407,11 +380,11 @@ impl EndpointReader for CachedRouteStore {
         namespace: &str,
         services: &[&str],
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        self.store.local.endpoints(namespace, services).await
+        self.live.local.endpoints(namespace, services).await
     }
 
     fn watch_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.local.follow_endpoints_of(namespace, services)
+        self.live.local.follow_endpoints_of(namespace, services)
     }
 
     async fn pods_of_version(
@@ -419,7 +392,7 @@ impl EndpointReader for CachedRouteStore {
         namespace: &str,
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
-        self.store.local.pods_of_version(namespace, hash).await
+        self.live.local.pods_of_version(namespace, hash).await
     }
 }
 
@@ -432,14 +405,14 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     /// An API server with a RouteTable, a Rollout and a Service of this name.
-    fn api(name: &str) -> Arc<KubeRouteStore> {
+    fn api(name: &str) -> KubeRouteStore {
         let api = FakeApi::default();
         let metadata = json!({"name": name, "namespace": "shop"});
         api.put("routetables", json!({"metadata": metadata, "spec": {}}));
         api.put("rollouts", json!({"metadata": metadata, "spec": {}}));
         let spec = json!({"ports": [{"port": 80}]});
         api.put("services", json!({"metadata": metadata, "spec": spec}));
-        Arc::new(api.store())
+        api.store()
     }
 
     fn cached(clusters: Clusters) -> CachedRouteStore {
@@ -454,10 +427,7 @@ mod tests {
 
     #[tokio::test]
     async fn rollouts_and_services_are_local_and_tables_are_not() {
-        let store = cached(Clusters {
-            local: api("local"),
-            tables: api("tables"),
-        });
+        let store = cached(Clusters::new(api("local"), Some(api("tables"))));
         for (name, is_local) in [("local", true), ("tables", false)] {
             let key = key(name);
             assert_eq!(store.read(&key).await.is_ok(), !is_local);
@@ -465,8 +435,8 @@ mod tests {
             let port = store.service_ports(&key).await.unwrap();
             assert_eq!(port.is_some(), is_local);
         }
-        let one = cached(Clusters::one(api("one")));
-        assert!(one.live().is_one());
+        let one = cached(Clusters::new(api("one"), None));
+        assert!(one.live.is_one());
         assert!(one.read(&key("one")).await.is_ok());
         assert!(one.rollout(&key("one")).await.unwrap().is_some());
     }

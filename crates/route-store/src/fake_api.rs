@@ -122,23 +122,21 @@ impl FakeApi {
 
     /// Changes the behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
-        change(&mut self.state().behaviour);
-        self.0.news.send_replace(());
+        self.change(|state| change(&mut state.behaviour));
     }
 
     /// Creates or replaces an object of the resource `plural`.
     pub fn put(&self, plural: &str, object: Value) {
-        self.write(plural, object);
+        self.change(|state| state.write(plural, object));
     }
 
     /// Deletes an object.
     pub fn delete(&self, plural: &str, key: &ObjectKey) {
-        let mut state = self.state();
-        if let Some(object) = state.objects.remove(&(plural.to_owned(), key.clone())) {
-            state.remember(plural, key, "DELETED", object);
-        }
-        drop(state);
-        self.0.news.send_replace(());
+        self.change(|state| {
+            if let Some(object) = state.objects.remove(&(plural.to_owned(), key.clone())) {
+                state.remember(plural, key, "DELETED", object);
+            }
+        });
     }
 
     /// Returns an object; `None` if it does not exist.
@@ -150,19 +148,15 @@ impl FakeApi {
 
     /// Discards the history: watches and `continue` tokens of earlier versions are answered with 410.
     pub fn compact(&self) {
-        let mut state = self.state();
-        state.version += 1;
-        state.compacted = state.version;
-        drop(state);
-        self.0.news.send_replace(());
+        self.change(|state| {
+            state.version += 1;
+            state.compacted = state.version;
+        });
     }
 
     /// Ends all open watches.
     pub fn end_watches(&self) {
-        let mut state = self.state();
-        state.ended = state.watches;
-        drop(state);
-        self.0.news.send_replace(());
+        self.change(|state| state.ended = state.watches);
     }
 
     /// Returns the requests since the last call, as `verb kind name`.
@@ -182,29 +176,11 @@ impl FakeApi {
         lock(&self.0.state)
     }
 
-    fn write(&self, plural: &str, mut object: Value) -> Value {
-        let mut state = self.state();
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let key = ObjectKey::new(text("namespace"), text("name"));
-        let before = state.objects.get(&(plural.to_owned(), key.clone()));
-        let (kind, uid, generation) = match before {
-            None => ("ADDED", json!(format!("uid-{}", state.version)), 1),
-            Some(before) => {
-                let metadata = &before["metadata"];
-                let generation = metadata["generation"].as_i64().unwrap_or(1);
-                let is_changed = before["spec"] != object["spec"];
-                let uid = metadata["uid"].clone();
-                ("MODIFIED", uid, generation + i64::from(is_changed))
-            }
-        };
-        object["metadata"]["generation"] = json!(generation);
-        object["metadata"]["uid"] = uid;
-        let object = state.remember(plural, &key, kind, object);
-        let at = (plural.to_owned(), key);
-        state.objects.insert(at, object.clone());
-        drop(state);
+    /// Changes the state, and wakes the open watches.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state());
         self.0.news.send_replace(());
-        object
+        changed
     }
 
     /// Answers a request, for a test with its own HTTP server.
@@ -258,68 +234,37 @@ impl FakeApi {
                 answer
             }
             "watch" => self.watch(target, &query),
-            "get" => match self.get(&target.plural, &target.key()) {
-                Some(object) => found(&object),
-                None => failure(404, "not found"),
-            },
-            "patch" => self.patch(&target, &body),
             "create" => {
                 let object: Value = serde_json::from_slice(&body).unwrap_or_default();
-                found(&self.write(&target.plural, object))
+                found(&self.change(|state| state.write(&target.plural, object)))
             }
-            _ if self.get(&target.plural, &target.key()).is_none() => failure(404, "not found"),
-            _ => {
-                self.delete(&target.plural, &target.key());
-                found(&json!({"kind": "Status", "status": "Success"}))
-            }
+            _ => match self.get(&target.plural, &target.key()) {
+                None => failure(404, "not found"),
+                Some(object) if verb == "get" => found(&object),
+                Some(object) if verb == "patch" => self.patch(&target, object, &body),
+                Some(_) => {
+                    self.delete(&target.plural, &target.key());
+                    found(&json!({"kind": "Status", "status": "Success"}))
+                }
+            },
         })
     }
 
-    fn patch(&self, target: &Target, body: &[u8]) -> Response<Answer> {
-        let Some(mut object) = self.get(&target.plural, &target.key()) else {
-            return failure(404, "not found");
-        };
+    fn patch(&self, target: &Target, mut object: Value, body: &[u8]) -> Response<Answer> {
         let patch: Patch = match serde_json::from_slice(body) {
             Ok(patch) => patch,
             Err(error) => return failure(400, &error.to_string()),
         };
         match json_patch::patch(&mut object, &patch) {
-            Ok(()) => found(&self.write(&target.plural, object)),
+            Ok(()) => found(&self.change(|state| state.write(&target.plural, object))),
             Err(_) => failure(422, "the server rejected our request"),
         }
     }
 
     fn list(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
-        let mut state = self.state();
-        if !state.behaviour.lacks_bookmarks {
-            // As if an object of another kind had changed.
-            state.version += 1;
-            let version = state.version;
-            state.known.insert(target.plural.clone(), version);
-            self.0.news.send_replace(());
-        }
         let limit = query.get("limit").and_then(|limit| limit.parse().ok());
         let limit: usize = limit.unwrap_or(usize::MAX);
-        let (version, mut items) = match query.get("continue") {
-            Some(token) => match state.pages.remove(*token) {
-                Some((version, items)) if version > state.compacted => (version, items),
-                _ => return failure(410, "The provided continue parameter is too old"),
-            },
-            None => {
-                let objects = state.objects.iter();
-                let selected = objects.filter(|((plural, key), _)| target.has(plural, key));
-                let items = selected.map(|(_, object)| object.clone()).collect();
-                (state.version, items)
-            }
-        };
-        let rest = items.split_off(limit.min(items.len()));
-        let mut metadata = json!({"resourceVersion": version.to_string()});
-        if !rest.is_empty() {
-            let token = format!("{version}-{}", state.pages.len());
-            metadata["continue"] = json!(token);
-            state.pages.insert(token, (version, rest));
-        }
-        found(&json!({"metadata": metadata, "items": items}))
+        self.change(|state| state.list(target, limit, query.get("continue").copied()))
     }
 
     fn watch(&self, target: Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
@@ -387,18 +332,13 @@ impl Watching {
                 if self.number <= state.ended {
                     return;
                 }
+                let known = state.known.get(&self.target.plural).copied();
                 let is_expired = self.version < state.compacted;
                 let changes = state.history.iter().filter(|change| {
                     change.version > self.version && self.target.has(&change.plural, &change.key)
                 });
                 let changes: Vec<Change> = changes.cloned().collect();
-                let known = state.known.get(&self.target.plural).copied();
-                (
-                    state.behaviour.clone(),
-                    known.unwrap_or_default(),
-                    is_expired,
-                    changes,
-                )
+                (state.behaviour.clone(), known, is_expired, changes)
             };
             if !behaviour.is_frozen {
                 if is_expired {
@@ -411,6 +351,7 @@ impl Watching {
                     self.version = change.version;
                     self.send(change.kind, &change.object);
                 }
+                let known = known.unwrap_or_default();
                 if Instant::now() >= bookmark && !has_bookmark && known > begin {
                     has_bookmark = true;
                     self.version = known;
@@ -435,6 +376,55 @@ impl Watching {
 }
 
 impl State {
+    fn write(&mut self, plural: &str, mut object: Value) -> Value {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let key = ObjectKey::new(text("namespace"), text("name"));
+        let at = (plural.to_owned(), key.clone());
+        let (kind, uid, generation) = match self.objects.get(&at) {
+            None => ("ADDED", json!(format!("uid-{}", self.version)), 1),
+            Some(before) => {
+                let metadata = &before["metadata"];
+                let generation = metadata["generation"].as_i64().unwrap_or(1);
+                let is_changed = before["spec"] != object["spec"];
+                let uid = metadata["uid"].clone();
+                ("MODIFIED", uid, generation + i64::from(is_changed))
+            }
+        };
+        object["metadata"]["generation"] = json!(generation);
+        object["metadata"]["uid"] = uid;
+        let object = self.remember(plural, &key, kind, object);
+        self.objects.insert(at, object.clone());
+        object
+    }
+
+    fn list(&mut self, target: &Target, limit: usize, token: Option<&str>) -> Response<Answer> {
+        if !self.behaviour.lacks_bookmarks {
+            // As if an object of another kind had changed.
+            self.version += 1;
+            self.known.insert(target.plural.clone(), self.version);
+        }
+        let (version, mut items) = match token {
+            Some(token) => match self.pages.remove(token) {
+                Some((version, items)) if version > self.compacted => (version, items),
+                _ => return failure(410, "The provided continue parameter is too old"),
+            },
+            None => {
+                let objects = self.objects.iter();
+                let selected = objects.filter(|((plural, key), _)| target.has(plural, key));
+                let items = selected.map(|(_, object)| object.clone()).collect();
+                (self.version, items)
+            }
+        };
+        let rest = items.split_off(limit.min(items.len()));
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if !rest.is_empty() {
+            let token = format!("{version}-{}", self.pages.len());
+            metadata["continue"] = json!(token);
+            self.pages.insert(token, (version, rest));
+        }
+        found(&json!({"metadata": metadata, "items": items}))
+    }
+
     /// Adds a change of an object to the history, and returns the object with its new version.
     fn remember(
         &mut self,

@@ -87,11 +87,8 @@ pub async fn with_context<F: Future>(mut context: RequestContext, future: F) -> 
 
 /// Runs `future` with this priority, and with the deadline that it has without it.
 pub fn with_priority<F: Future>(priority: Priority, future: F) -> impl Future<Output = F::Output> {
-    let context = RequestContext {
-        deadline: None,
-        priority,
-    };
-    with_context(context, future)
+    let deadline = None;
+    with_context(RequestContext { deadline, priority }, future)
 }
 
 /// Measures the requests of one [`KubeRouteStore`](crate::KubeRouteStore). Every method does nothing by default.

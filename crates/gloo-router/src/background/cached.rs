@@ -22,8 +22,8 @@ impl Watched for CachedRouteStore {
 
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {
         let tables = loop {
-            self.tables().settled(None).await;
-            if let Ok(tables) = self.tables().objects(None, Duration::MAX) {
+            self.tables.settled(None).await;
+            if let Ok(tables) = self.tables.objects(None, Duration::MAX) {
                 break tables;
             }
             sleep(PAUSE).await;
@@ -33,15 +33,15 @@ impl Watched for CachedRouteStore {
     }
 
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
-        self.tables().get(table)?.document().ok()
+        self.tables.get(table)?.document().ok()
     }
 
     fn version(&self, table: &ObjectKey) -> Option<String> {
-        Some(self.tables().get(table)?.version.to_string())
+        Some(self.tables.get(table)?.version.to_string())
     }
 
     fn unseen(&self, table: &ObjectKey) -> Option<String> {
-        let why = self.tables().find(table, FRESH).err()?;
+        let why = self.tables.find(table, FRESH).err()?;
         Some(format!(
             "RouteTable {table} is not watched: {}",
             error_chain(&why)
@@ -49,20 +49,20 @@ impl Watched for CachedRouteStore {
     }
 
     fn table_changes(&self) -> Receiver<Change> {
-        self.tables().subscribe()
+        self.tables.subscribe()
     }
 
     fn policy_changes(&self) -> Receiver<Change> {
-        self.mirror_policies().subscribe()
+        self.policies.subscribe()
     }
 
     fn rollout_changes(&self) -> Receiver<Change> {
-        Self::rollouts(self).subscribe()
+        self.rollouts.subscribe()
     }
 
     fn marked(&self) -> Option<Vec<Marked>> {
-        let tables = self.tables().objects(None, FRESH).ok()?.into_iter();
-        Self::rollouts(self).objects(None, FRESH).ok()?;
+        let tables = self.tables.objects(None, FRESH).ok()?.into_iter();
+        self.rollouts.objects(None, FRESH).ok()?;
         let is_known =
             |rollout: &&ObjectKey| is_whole(rollout) && self.presence(rollout) != Presence::Unknown;
         let marked = tables.map(|table| Marked {
@@ -73,7 +73,7 @@ impl Watched for CachedRouteStore {
     }
 
     fn unreadable(&self) -> Vec<(About, String)> {
-        let tables = self.tables().all().into_iter();
+        let tables = self.tables.all().into_iter();
         let unreadable = tables.filter_map(|table| {
             let reason = table.unreadable.as_deref()?.to_owned();
             let about = About {
@@ -86,7 +86,7 @@ impl Watched for CachedRouteStore {
     }
 
     fn presence(&self, rollout: &ObjectKey) -> Presence {
-        match Self::rollouts(self).find(rollout, FRESH) {
+        match self.rollouts.find(rollout, FRESH) {
             Err(_) => Presence::Unknown,
             Ok(None) => Presence::Absent,
             Ok(Some(cached)) => Presence::Exists {
@@ -96,7 +96,7 @@ impl Watched for CachedRouteStore {
     }
 
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
-        let (cached, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
+        let (cached, table) = (self.rollouts.get(rollout), self.tables.get(table));
         let plugin = cached.as_ref().and_then(|it| it.plugin.as_ref());
         let selector = plugin.and_then(|plugin| plugin.selector.as_ref());
         let (Some(selector), Some(table)) = (selector, table) else {
@@ -106,7 +106,7 @@ impl Watched for CachedRouteStore {
     }
 
     fn rollouts(&self) -> usize {
-        Self::rollouts(self).status().objects
+        self.rollouts.status().objects
     }
 }
 

@@ -62,28 +62,21 @@ pub(super) struct NoAnswerFrom(pub(super) String, #[source] pub(super) BoxError)
 
 /// An error status of the API server.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server answered {code}{}", detail(.message))]
+#[error("the API server answered {code}{detail}")]
 pub(super) struct Answered {
     pub(super) code: u16,
-    message: String,
+    /// The message in one line, after a separator; empty without a message.
+    detail: String,
 }
 
 impl From<&Status> for Answered {
     fn from(status: &Status) -> Self {
+        let message = one_line(&status.message);
+        let separator = if message.is_empty() { "" } else { ": " };
         Self {
             code: status.code,
-            message: status.message.clone(),
+            detail: format!("{separator}{message}"),
         }
-    }
-}
-
-/// Returns the message with a separator, in one line; empty if there is no message.
-fn detail(message: &str) -> String {
-    let line = one_line(message);
-    if line.is_empty() {
-        line
-    } else {
-        format!(": {line}")
     }
 }
 

@@ -184,9 +184,11 @@ impl<K: Keep> Informer<K> {
             self.shared.end(&scope);
         }
         drop(tasks);
-        let all = match namespaces.is_empty() {
-            true => All::Unknown,
-            false => All::Replaced,
+        let is_ended = namespaces.is_empty();
+        let all = if is_ended {
+            All::Unknown
+        } else {
+            All::Replaced
         };
         self.shared.all.send_replace(all);
         for namespace in namespaces {
@@ -315,10 +317,8 @@ impl<K: Keep> Shared<K> {
             && let Some(watched) = lock(&self.known).scopes.get(scope)
             && (watched.is_open() || watched.has_failed())
         {
-            let all = match watched.is_open() {
-                true => All::Open,
-                false => All::Replaced,
-            };
+            let is_open = watched.is_open();
+            let all = if is_open { All::Open } else { All::Replaced };
             self.all
                 .send_if_modified(|it| std::mem::replace(it, all) != all);
         }
@@ -380,14 +380,15 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
                 let is_replaced = lock(&shared.known).is_replaced(&scope);
                 let pause = if is_refusal(&error) || is_replaced {
                     refusals += 1;
-                    let longest = match is_replaced {
-                        true => REPLACED_PAUSE,
-                        false => LONGEST_PAUSE,
+                    let longest = if is_replaced {
+                        REPLACED_PAUSE
+                    } else {
+                        LONGEST_PAUSE
                     };
-                    jittered(refusal_pause(refusals, longest))
+                    refusal_pause(refusals, longest)
                 } else {
                     refusals = 0;
-                    jittered(RECONNECT_PAUSE)
+                    RECONNECT_PAUSE
                 };
                 let before = lock(&shared.known).fail(&scope, task, error);
                 match before {
@@ -398,7 +399,7 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
                     }
                 }
                 shared.tell(&scope);
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(jittered(pause)).await;
                 failures += 1;
                 continue;
             }

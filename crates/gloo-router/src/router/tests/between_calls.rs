@@ -185,7 +185,7 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
         ..Policy::default()
     };
     let store = Arc::new(CachedRouteStore::new(
-        Clusters::one(Arc::new(api.store())),
+        Clusters::new(api.store(), None),
         table_keeper(policy.clone()),
         rollout_keeper(policy.clone()),
         Vec::new(),
@@ -206,7 +206,7 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     sleep(Duration::from_secs(5)).await;
     let rollout = from_rpc::key(&called);
     assert!(router.background.standing().rollouts().contains(&rollout));
-    let tables = router.store.tables();
+    let tables = &router.store.tables;
     assert!(
         tables.objects(None, Duration::MAX).is_err(),
         "the check goes on"

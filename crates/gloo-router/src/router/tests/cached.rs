@@ -33,8 +33,8 @@ struct World {
 impl World {
     /// Creates a router that has just started.
     fn starting(api: FakeApi) -> Self {
-        let store = Arc::new(api.store());
-        Self::over(api, Clusters::one(store))
+        let store = api.store();
+        Self::over(api, Clusters::new(store, None))
     }
 
     /// Creates a router with the RouteTables of `api` and the Rollouts of any cluster.
@@ -249,10 +249,10 @@ async fn d_2_a_mirror_step_is_one_patch_and_one_policy() {
     world.set_weight(&rollout, 0).await.unwrap();
     world.check_requests(&NOTHING);
     // MirrorPolicies are watched only while a Rollout has mirror steps.
-    assert_eq!(world.store.mirror_policies().status().objects, 1);
+    assert_eq!(world.store.policies.status().objects, 1);
     world.api.delete("rollouts", &ObjectKey::new("shop", "web"));
     sleep(Duration::from_secs(3)).await;
-    assert_eq!(world.store.mirror_policies().status().objects, 0);
+    assert_eq!(world.store.policies.status().objects, 0);
 }
 
 /// Returns the Rollout of [`mirror_rollout`] as the API server shows it.
@@ -449,7 +449,7 @@ async fn d_9_without_permission_to_watch_every_call_reads() {
         requests.retain(|line| !line.starts_with("list "));
         assert_eq!(requests, expect);
     }
-    let status = world.store.tables().status();
+    let status = world.store.tables.status();
     assert!(status.scopes.iter().all(|scope| scope.age.is_none()));
     // The permission is granted while the process runs.
     world.api.behave(|api| api.faults.clear());
@@ -478,7 +478,7 @@ async fn check_single_namespaces(faults: &[Fault]) {
     let rollout = updating();
     world.set_weight(&rollout, 25).await.unwrap();
     sleep(Duration::from_secs(5)).await;
-    let mut deletions = world.store.tables().subscribe();
+    let mut deletions = world.store.tables.subscribe();
     for fault in faults {
         break_lists_of_all(&world.api, *fault);
         sleep(Duration::from_secs(150)).await;
@@ -506,7 +506,7 @@ async fn check_single_namespaces(faults: &[Fault]) {
     world.api.behave(|api| api.faults.clear());
     sleep(Duration::from_secs(200)).await;
     world.set_weight(&rollout, 25).await.unwrap();
-    assert_eq!(world.store.tables().status().scopes.len(), 1);
+    assert_eq!(world.store.tables.status().scopes.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -555,7 +555,7 @@ async fn the_standing_intent_of_a_rollout_deleted_in_an_update_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn d_10_cached_state_is_dropped_with_its_object() {
     let world = World::new().await;
-    let size = world.store.rollouts().status().bytes;
+    let size = world.store.rollouts.status().bytes;
     for round in 0..10 {
         for number in 0..100 {
             let mut live = mirrored();
@@ -576,14 +576,14 @@ async fn d_10_cached_state_is_dropped_with_its_object() {
                 .left_behind(&from_rpc::key(&rollout), &tables);
         }
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(world.store.rollouts().status().objects, 100);
+        assert_eq!(world.store.rollouts.status().objects, 100);
         for number in 0..100 {
             let key = ObjectKey::new("shop", format!("r{round}-{number}"));
             world.api.delete("rollouts", &key);
         }
         sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(world.store.rollouts().status().bytes, size);
+    assert_eq!(world.store.rollouts.status().bytes, size);
     assert!(world.router.memory.is_empty());
 }
 
@@ -695,7 +695,7 @@ async fn d_42_two_api_servers_fail_independently() {
     tables.put("routetables", shop());
     let metadata = json!({"namespace": "shop", "name": "web"});
     local.put("rollouts", json!({"metadata": metadata}));
-    let clusters = Clusters::one(Arc::new(local.store())).with_tables(Arc::new(tables.store()));
+    let clusters = Clusters::new(local.store(), Some(tables.store()));
     let world = World::over(tables, clusters);
     sleep(Duration::from_secs(3)).await;
     let rollout = updating();
