@@ -4,36 +4,39 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many tokens a bucket gets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    /// Above 0.
-    pub(crate) per_second: f64,
-    /// The tokens of a full bucket.
-    pub(crate) burst: f64,
+/// The rate limit of one API server. Watches do not count.
+///
+/// It is for API servers without priority and fairness. Others share their capacity among their clients by themselves, and a limit only
+/// makes a caller wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RequestLimits {
+    /// Requests per second on average. Above 0.
+    pub qps: f64,
+    /// Requests at once after an idle time. At least 1. A fifth is reserved for [`Priority::TowardStable`](crate::Priority).
+    pub burst: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    rate: Rate,
+    limits: RequestLimits,
     /// Number of tokens at `at`.
     tokens: f64,
     at: Instant,
 }
 
 impl Bucket {
-    pub(crate) const fn full(rate: Rate, now: Instant) -> Self {
+    pub(crate) fn full(limits: RequestLimits, now: Instant) -> Self {
         Self {
-            rate,
-            tokens: rate.burst,
+            limits,
+            tokens: limits.burst.into(),
             at: now,
         }
     }
 
     fn tokens(&self, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        let tokens = self.tokens + passed * self.rate.per_second;
-        tokens.min(self.rate.burst)
+        let tokens = self.tokens + passed * self.limits.qps;
+        tokens.min(self.limits.burst.into())
     }
 
     /// Returns the time until there are this many tokens.
@@ -43,7 +46,7 @@ impl Bucket {
         if missing <= 1e-6 {
             return Duration::ZERO;
         }
-        let pause = Duration::try_from_secs_f64(missing / self.rate.per_second);
+        let pause = Duration::try_from_secs_f64(missing / self.limits.qps);
         pause.unwrap_or(Duration::MAX)
     }
 
@@ -53,6 +56,6 @@ impl Bucket {
     }
 
     pub(crate) fn is_full(&self, now: Instant) -> bool {
-        self.tokens(now) >= self.rate.burst
+        self.tokens(now) >= self.limits.burst.into()
     }
 }

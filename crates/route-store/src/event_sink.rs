@@ -255,15 +255,15 @@ impl Posting {
             "reason": reason,
             "message": message,
             "source": { "component": component },
-            "count": self.count,
-            "firstTimestamp": seconds(self.first),
+            "count": self.series.count,
+            "firstTimestamp": seconds(self.series.first),
             "lastTimestamp": seconds(self.last),
         })
     }
 
     /// Returns the merge patch for another occurrence.
     fn change(&self) -> Value {
-        json!({ "count": self.count, "lastTimestamp": seconds(self.last) })
+        json!({ "count": self.series.count, "lastTimestamp": seconds(self.last) })
     }
 }
 

@@ -106,6 +106,9 @@ struct Target {
     name: Option<String>,
 }
 
+/// How long before the end of a watch its bookmark is sent.
+const BOOKMARK: Duration = Duration::from_secs(2);
+
 type Answer = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
 
 impl FakeApi {
@@ -279,14 +282,10 @@ impl FakeApi {
         };
         let (lines, buffered) = mpsc::unbounded_channel();
         let (sender, body) = Channel::new(16);
-        let watching = Watching {
-            api: self.clone(),
-            number,
-            target,
-            version,
-            lines,
-        };
-        tokio::spawn(async move { drop(timeout_at(end, watching.run(end - BOOKMARK)).await) });
+        let watching = self
+            .clone()
+            .run(target, version, number, end - BOOKMARK, lines);
+        tokio::spawn(async move { drop(timeout_at(end, watching).await) });
         tokio::spawn(self.clone().deliver(buffered, sender));
         Response::new(Either::Right(body))
     }
@@ -298,44 +297,44 @@ impl FakeApi {
         mut body: Sender<Bytes, Infallible>,
     ) {
         let mut news = self.0.news.subscribe();
-        while let Some(line) = lines.recv().await {
+        loop {
+            let line = lines.recv().await;
             let is_delivered = news.wait_for(|()| !self.state().behaviour.is_buffered);
-            if is_delivered.await.is_err() || body.send_data(line.into()).await.is_err() {
+            drop(is_delivered.await.map(drop));
+            let Some(line) = line else { return };
+            if body.send_data(line.into()).await.is_err() {
                 return;
             }
         }
-        let is_delivered = news.wait_for(|()| !self.state().behaviour.is_buffered);
-        drop(is_delivered.await.map(drop));
     }
-}
 
-/// How long before the end of a watch its bookmark is sent.
-const BOOKMARK: Duration = Duration::from_secs(2);
-
-/// An open watch.
-struct Watching {
-    api: FakeApi,
-    number: u64,
-    target: Target,
-    version: u64,
-    lines: mpsc::UnboundedSender<String>,
-}
-
-impl Watching {
-    async fn run(mut self, bookmark: Instant) {
-        let mut news = self.api.0.news.subscribe();
-        let (begin, mut has_bookmark) = (self.version, false);
+    /// Writes the lines of a watch of the changes after `version`.
+    async fn run(
+        self,
+        target: Target,
+        mut version: u64,
+        number: u64,
+        bookmark: Instant,
+        lines: mpsc::UnboundedSender<String>,
+    ) {
+        let send = |kind: &str, object: &Value| {
+            let line = json!({"type": kind, "object": object});
+            // The client may have closed the connection.
+            drop(lines.send(format!("{line}\n")));
+        };
+        let mut news = self.0.news.subscribe();
+        let (begin, mut has_bookmark) = (version, false);
         loop {
             news.mark_unchanged();
             let (behaviour, known, is_expired, changes) = {
-                let state = self.api.state();
-                if self.number <= state.ended {
+                let state = self.state();
+                if number <= state.ended {
                     return;
                 }
-                let known = state.known.get(&self.target.plural).copied();
-                let is_expired = self.version < state.compacted;
+                let known = state.known.get(&target.plural).copied();
+                let is_expired = version < state.compacted;
                 let changes = state.history.iter().filter(|change| {
-                    change.version > self.version && self.target.has(&change.plural, &change.key)
+                    change.version > version && target.has(&change.plural, &change.key)
                 });
                 let changes: Vec<Change> = changes.cloned().collect();
                 (state.behaviour.clone(), known, is_expired, changes)
@@ -343,21 +342,21 @@ impl Watching {
             if !behaviour.is_frozen {
                 if is_expired {
                     let status = status(410, "too old resource version");
-                    self.send("ERROR", &status);
+                    send("ERROR", &status);
                     return;
                 }
                 for change in changes {
                     sleep(behaviour.watch_delay).await;
-                    self.version = change.version;
-                    self.send(change.kind, &change.object);
+                    version = change.version;
+                    send(change.kind, &change.object);
                 }
                 let known = known.unwrap_or_default();
                 if Instant::now() >= bookmark && !has_bookmark && known > begin {
                     has_bookmark = true;
-                    self.version = known;
+                    version = known;
                     let metadata = json!({"resourceVersion": known.to_string()});
                     let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": metadata});
-                    self.send("BOOKMARK", &bookmark);
+                    send("BOOKMARK", &bookmark);
                 }
             }
             let changed = news.changed();
@@ -366,12 +365,6 @@ impl Watching {
                 false => drop(timeout_at(bookmark, changed).await),
             }
         }
-    }
-
-    fn send(&self, kind: &str, object: &Value) {
-        // The client may have closed the connection.
-        let line = json!({"type": kind, "object": object});
-        drop(self.lines.send(format!("{line}\n")));
     }
 }
 

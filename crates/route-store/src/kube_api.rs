@@ -76,7 +76,6 @@ pub use client_error::ClientError;
 pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use connect::{connect, wrapped};
 use gate::Gate;
-pub use gate::RequestLimits;
 pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
 use send::{Call, HttpRequest, RequestError, resource};
@@ -181,9 +180,9 @@ impl KubeRouteStore {
         params: ListParams,
     ) -> Result<Vec<Document<K>>, StoreError> {
         let call = Call::many::<K>("list", namespace);
-        let list = |params: &ListParams| resource::<K>(namespace).list(params);
-        let items = self.list_pages(&call, params, list).await?;
-        items.into_iter().map(|item| call.parse(item)).collect()
+        let path = resource::<K>(namespace);
+        let items = self.list_pages(&call, params, |page| path.list(page));
+        items.await?.into_iter().map(|it| call.parse(it)).collect()
     }
 
     /// Returns the items of all pages. `request` makes the request for a page.

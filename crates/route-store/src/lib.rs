@@ -48,6 +48,7 @@ use json_patch::Patch;
 use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
 
+pub use bucket::RequestLimits;
 #[cfg(feature = "kube")]
 pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
@@ -56,8 +57,8 @@ pub use error::StoreError;
 pub use keep::{Change, ChangeKind, Keep, Kept};
 #[cfg(feature = "kube")]
 pub use kube_api::{
-    ClientError, ConnectError, Informer, InformerStatus, KubeAccess, KubeRouteStore, RequestLimits,
-    ScopeStatus, Unknown, WholeDocuments, user_agent, user_agent_header,
+    ClientError, ConnectError, Informer, InformerStatus, KubeAccess, KubeRouteStore, ScopeStatus,
+    Unknown, WholeDocuments, user_agent, user_agent_header,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};

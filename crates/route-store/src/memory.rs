@@ -332,18 +332,15 @@ impl EndpointReader for MemoryRouteStore {
     }
 
     fn watch_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        let namespace = namespace.to_owned();
         let services: Vec<String> = services.iter().map(ToString::to_string).collect();
         let mut changes = self.endpoints.subscribe();
         changes.mark_changed();
-        stream::unfold(changes, move |mut changes| {
-            let (namespace, services) = (namespace.clone(), services.clone());
-            async move {
-                changes.changed().await.ok()?;
-                let services: Vec<&str> = services.iter().map(String::as_str).collect();
-                let endpoints = self.endpoints(&namespace, &services).await;
-                Some((endpoints.ok().flatten(), changes))
-            }
+        let begin = (changes, namespace.to_owned(), services);
+        stream::unfold(begin, async |(mut changes, namespace, services)| {
+            changes.changed().await.ok()?;
+            let names: Vec<&str> = services.iter().map(String::as_str).collect();
+            let endpoints = self.endpoints(&namespace, &names).await;
+            Some((endpoints.ok().flatten(), (changes, namespace, services)))
         })
         .boxed()
     }

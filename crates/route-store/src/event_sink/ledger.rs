@@ -15,22 +15,20 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{Event, EventObject, EventResult, MESSAGE};
-use crate::bucket::{Bucket, Rate};
+use crate::RequestLimits;
+use crate::bucket::Bucket;
 
 /// An equal Event within this time of the last one raises its count.
 const WINDOW: Duration = Duration::from_secs(600);
 /// Maximum number of queued Events.
 const QUEUE: usize = 256;
 /// The rate of Events of one object.
-const PER_OBJECT: Rate = Rate {
-    per_second: 1.0 / 60.0,
-    burst: 10.0,
+const PER_OBJECT: RequestLimits = RequestLimits {
+    qps: 1.0 / 60.0,
+    burst: 10,
 };
 /// The rate of all Events.
-const ALL: Rate = Rate {
-    per_second: 5.0,
-    burst: 5.0,
-};
+const ALL: RequestLimits = RequestLimits { qps: 5.0, burst: 5 };
 /// Characters of the object's name in the Event's name. Names have at most 253; `.` and the time need up to 17.
 const NAME: usize = 236;
 
@@ -38,7 +36,7 @@ const NAME: usize = 236;
 #[derive(Default)]
 pub(super) struct Ledger {
     waiting: VecDeque<Posting>,
-    posted: HashMap<Event, Posted>,
+    posted: HashMap<Event, (Series, Instant)>,
     objects: HashMap<EventObject, Bucket>,
     all: Option<Bucket>,
 }
@@ -59,17 +57,17 @@ pub(super) struct Posting {
     pub(super) event: Event,
     /// Whether the Event is in the cluster, so that only its count and time change.
     pub(super) is_repeat: bool,
-    pub(super) count: u32,
-    pub(super) first: Timestamp,
+    pub(super) series: Series,
     pub(super) last: Timestamp,
-    name: String,
 }
 
-struct Posted {
+/// The occurrences of an Event.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    /// The name of the object in the cluster that counts them.
     name: String,
-    count: u32,
-    first: Timestamp,
-    at: Instant,
+    pub(super) count: u32,
+    pub(super) first: Timestamp,
 }
 
 /// The reason and the result of an Event.
@@ -83,7 +81,7 @@ impl Ledger {
             event.message.truncate(end);
         }
         if let Some(equal) = self.waiting.iter_mut().find(|it| it.event == event) {
-            equal.count = equal.count.saturating_add(1);
+            equal.series.add(1);
             equal.last = time;
             return Some((event.reason, EventResult::Counted));
         }
@@ -96,11 +94,13 @@ impl Ledger {
         self.waiting.push_back(Posting {
             event,
             is_repeat: false,
-            count: 1,
-            first: time,
+            series: Series {
+                // client-go names Events in this way.
+                name: format!("{base}.{:x}", time.as_nanosecond()),
+                count: 1,
+                first: time,
+            },
             last: time,
-            // client-go names Events in this way.
-            name: format!("{base}.{:x}", time.as_nanosecond()),
         });
         oldest.map(|oldest| (oldest.event.reason, EventResult::Dropped))
     }
@@ -121,11 +121,11 @@ impl Ledger {
                 break;
             };
             let earlier = self.posted.get_mut(&posting.event);
-            let earlier = earlier.filter(|posted| now.duration_since(posted.at) < WINDOW);
+            let earlier = earlier.filter(|(_, at)| now.duration_since(*at) < WINDOW);
             if !is_affordable {
                 let result = match earlier {
-                    Some(posted) => {
-                        posted.count = posted.count.saturating_add(posting.count);
+                    Some((posted, _)) => {
+                        posted.add(posting.series.count);
                         EventResult::Counted
                     }
                     None => EventResult::Throttled,
@@ -133,11 +133,10 @@ impl Ledger {
                 ended.push((posting.event.reason, result));
                 continue;
             }
-            if let Some(posted) = earlier {
+            if let Some((posted, _)) = earlier {
+                posted.add(posting.series.count);
+                posting.series = posted.clone();
                 posting.is_repeat = true;
-                posting.count = posting.count.saturating_add(posted.count);
-                posting.first = posted.first;
-                posting.name.clone_from(&posted.name);
             }
             all.take(now);
             let bucket = self.objects.entry(posting.event.about.clone());
@@ -157,14 +156,9 @@ impl Ledger {
     /// Remembers a posted Event, and drops expired Events and full buckets.
     fn remember(&mut self, posting: &Posting, now: Instant) {
         self.posted
-            .retain(|_, posted| now.duration_since(posted.at) < WINDOW);
+            .retain(|_, (_, at)| now.duration_since(*at) < WINDOW);
         self.objects.retain(|_, bucket| !bucket.is_full(now));
-        let posted = Posted {
-            name: posting.name.clone(),
-            count: posting.count,
-            first: posting.first,
-            at: now,
-        };
+        let posted = (posting.series.clone(), now);
         self.posted.insert(posting.event.clone(), posted);
     }
 
@@ -174,8 +168,14 @@ impl Ledger {
     }
 }
 
+impl Series {
+    const fn add(&mut self, occurrences: u32) {
+        self.count = self.count.saturating_add(occurrences);
+    }
+}
+
 impl Posting {
     pub(super) fn key(&self) -> ObjectKey {
-        ObjectKey::new(self.event.about.key.namespace.clone(), self.name.clone())
+        ObjectKey::new(&self.event.about.key.namespace, &self.series.name)
     }
 }

@@ -17,9 +17,9 @@ use tower::util::MapErrLayer;
 use tower::{BoxError, service_fn};
 
 use super::client_error::{ClientError, NoAnswerFrom};
-use super::gate::{Gate, RequestLimits};
+use super::gate::Gate;
 use super::layer::behind;
-use crate::FIELD_MANAGER;
+use crate::{FIELD_MANAGER, RequestLimits};
 
 /// How to reach a cluster, and the limits of its requests.
 #[derive(Debug, Clone)]

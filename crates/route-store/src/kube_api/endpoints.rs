@@ -53,10 +53,10 @@ impl EndpointReader for KubeRouteStore {
     ) -> Result<BTreeSet<String>, StoreError> {
         let call = Call::many::<Pod>("list", Some(namespace));
         let params = ListParams::default().labels(&pods_of(hash));
-        let list = |params: &ListParams| resource::<Pod>(Some(namespace)).list_metadata(params);
-        let pods = self.list_pages(&call, params, list).await?;
+        let path = resource::<Pod>(Some(namespace));
+        let pods = self.list_pages(&call, params, |page| path.list_metadata(page));
         let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
-        Ok(pods.iter().filter_map(uid).collect())
+        Ok(pods.await?.iter().filter_map(uid).collect())
     }
 }
 

@@ -14,20 +14,8 @@ use tracing::{info, warn};
 
 use super::KubeAccess;
 use super::breaker::{Breaker, Pass, Verdict};
-use crate::bucket::{Bucket, Rate};
-use crate::{Observer, Priority, lock};
-
-/// The rate limit of one API server. Watches do not count.
-///
-/// It is for API servers without priority and fairness. Others share their capacity among their clients by themselves, and a limit only
-/// makes a caller wait.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RequestLimits {
-    /// Requests per second on average. Above 0.
-    pub qps: f64,
-    /// Requests at once after an idle time. At least 1. A fifth is reserved for [`Priority::TowardStable`].
-    pub burst: u32,
-}
+use crate::bucket::Bucket;
+use crate::{Observer, Priority, RequestLimits, lock};
 
 /// Admits the requests to one API server.
 pub(super) struct Gate {
@@ -175,7 +163,7 @@ struct Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        if lock(self.budget).leave(self.ticket) {
+        if lock(self.budget).waiting.remove(&self.ticket) {
             self.left.notify_waiters();
         }
     }
@@ -199,12 +187,8 @@ struct Budget {
 
 impl Budget {
     fn new(limits: RequestLimits, now: Instant) -> Self {
-        let rate = Rate {
-            per_second: limits.qps,
-            burst: limits.burst.into(),
-        };
         Self {
-            bucket: Bucket::full(rate, now),
+            bucket: Bucket::full(limits, now),
             // Rounded down, so that a burst of 1 reserves nothing.
             reserve: f64::from(limits.burst / 5),
             waiting: BTreeSet::new(),
@@ -218,11 +202,6 @@ impl Budget {
         self.next += 1;
         self.waiting.insert(ticket);
         ticket
-    }
-
-    /// Leaves the queue. Returns whether the ticket was still waiting.
-    fn leave(&mut self, ticket: Ticket) -> bool {
-        self.waiting.remove(&ticket)
     }
 
     /// Takes a token for `ticket`, which leaves the queue. Otherwise returns how long it waits if no ticket joins or leaves
@@ -272,7 +251,7 @@ mod tests {
         fn ask(&mut self, priority: Priority, at: u64) -> Result<(), u128> {
             let ticket = self.budget.join(priority);
             let served = self.serve(ticket, at);
-            self.budget.leave(ticket);
+            self.budget.waiting.remove(&ticket);
             served
         }
 
@@ -342,8 +321,8 @@ mod tests {
         let first = test.budget.join(Call);
         let second = test.budget.join(Call);
         assert_eq!(test.serve(second, 0), Err(200));
-        assert!(test.budget.leave(first));
-        assert!(!test.budget.leave(first));
+        assert!(test.budget.waiting.remove(&first));
+        assert!(!test.budget.waiting.remove(&first));
         assert_eq!(test.serve(second, 0), Err(100));
     }
 

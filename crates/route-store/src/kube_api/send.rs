@@ -12,6 +12,7 @@ use kube::client::Body;
 use kube::core::{Request, Status};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
+use tower::BoxError;
 
 use super::KubeRouteStore;
 use super::client_error::{Answered, ClientError};
@@ -37,27 +38,27 @@ pub(super) struct Call {
 impl Call {
     /// A request for one object.
     pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
-        Self {
-            verb,
-            kind: K::KIND,
-            what: label::<K>(key),
-            resource: rbac_name::<K>(),
-            is_on_object: true,
-        }
+        Self::new::<K>(verb, label::<K>(key), true)
     }
 
     /// A request for the objects of a namespace, or of all.
     pub(super) fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
-        let place = namespace.map_or_else(
-            || "all namespaces".to_owned(),
-            |name| format!("namespace {name}"),
-        );
+        let what = match namespace {
+            Some(namespace) => format!("{} in namespace {namespace}", K::PLURAL),
+            None => format!("{} in all namespaces", K::PLURAL),
+        };
+        Self::new::<K>(verb, what, false)
+    }
+
+    fn new<K: Resource>(verb: &'static str, what: String, is_on_object: bool) -> Self {
+        let resource = format!("{}.{}", K::PLURAL, K::GROUP);
         Self {
             verb,
             kind: K::KIND,
-            what: format!("{} in {place}", K::PLURAL),
-            resource: rbac_name::<K>(),
-            is_on_object: false,
+            what,
+            // The name of the core group is empty.
+            resource: resource.trim_end_matches('.').to_owned(),
+            is_on_object,
         }
     }
 
@@ -90,14 +91,11 @@ impl Call {
         }
     }
 
-    pub(super) fn unreachable(
-        &self,
-        source: impl std::error::Error + Send + Sync + 'static,
-    ) -> StoreError {
+    pub(super) fn unreachable(&self, source: impl Into<BoxError>) -> StoreError {
         StoreError::Unreachable {
             verb: self.verb,
             what: self.what.clone(),
-            source: Box::new(source),
+            source: source.into(),
         }
     }
 }
@@ -309,17 +307,10 @@ fn is_admission_denial(status: &Status) -> bool {
         || status.message.contains("ValidatingAdmissionPolicy")
 }
 
-fn rbac_name<K: Resource>() -> String {
-    let name = format!("{}.{}", K::PLURAL, K::GROUP);
-    // The name of the core group is empty.
-    name.trim_end_matches('.').to_owned()
-}
-
 pub(super) fn resource<K: Resource>(namespace: Option<&str>) -> Request {
     let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
-    let place = namespace
-        .map(|name| format!("namespaces/{name}/"))
-        .unwrap_or_default();
+    let place = namespace.map(|name| format!("namespaces/{name}/"));
+    let place = place.unwrap_or_default();
     let root = match group {
         "" => format!("/api/{version}"),
         group => format!("/apis/{group}/{version}"),

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::kube_api::watch::{Scope, Source, Watch};
-use crate::{Outcome, Priority};
+use crate::{Outcome, Priority, RequestLimits};
 
 /// The behaviour of a fake API server.
 #[derive(Clone)]
