@@ -53,8 +53,12 @@ use gloo_types::{
 use json_patch::Patch;
 use kube::{
     Client,
-    core::params::{
-        DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams, Preconditions,
+    core::{
+        Request,
+        params::{
+            DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams,
+            Preconditions,
+        },
     },
 };
 use rollout_types::Rollout;
@@ -78,7 +82,7 @@ use connect::{connect, wrapped};
 use gate::Gate;
 pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
-use send::{Call, HttpRequest, RequestError, resource};
+use send::{Call, HttpRequest, RequestError};
 pub use watch::WholeDocuments;
 
 /// Maximum number of objects in the answer to one list request.
@@ -180,9 +184,8 @@ impl KubeRouteStore {
         params: ListParams,
     ) -> Result<Vec<Document<K>>, StoreError> {
         let call = Call::many::<K>("list", namespace);
-        let path = resource::<K>(namespace);
-        let items = self.list_pages(&call, params, |page| path.list(page));
-        items.await?.into_iter().map(|it| call.parse(it)).collect()
+        let items = self.list_pages(&call, params, Request::list).await?;
+        items.into_iter().map(|item| call.parse(item)).collect()
     }
 
     /// Returns the items of all pages. `request` makes the request for a page.
@@ -190,12 +193,12 @@ impl KubeRouteStore {
         &self,
         call: &Call,
         params: ListParams,
-        request: impl Fn(&ListParams) -> Result<HttpRequest, RequestError>,
+        request: fn(&Request, &ListParams) -> Result<HttpRequest, RequestError>,
     ) -> Result<Vec<Value>, StoreError> {
         let mut params = params.limit(PAGE);
         let mut all = Vec::new();
         loop {
-            let mut page = self.send(call, request(&params)).await?;
+            let mut page = self.send(call, request(&call.path, &params)).await?;
             if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
                 all.extend(items);
             }
@@ -208,7 +211,7 @@ impl KubeRouteStore {
 
     async fn get_object<K: Resource>(&self, key: &ObjectKey) -> Result<Document<K>, StoreError> {
         let call = Call::on::<K>("get", key);
-        let request = resource::<K>(Some(&key.namespace)).get(&key.name, &GetParams::default());
+        let request = call.path.get(&key.name, &GetParams::default());
         call.parse(self.send(&call, request).await?)
     }
 
@@ -221,22 +224,17 @@ impl KubeRouteStore {
         let call = Call::on::<K>("patch", key);
         let params = PatchParams::apply(&format!("{}{suffix}", self.access.field_manager));
         let body = Body::<()>::Json(patch.clone());
-        let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
+        let request = call.path.patch(&key.name, &params, &body);
         call.parse(self.send(&call, request).await?)
     }
 
-    async fn create<K: Resource>(
-        &self,
-        call: &Call,
-        key: &ObjectKey,
-        object: &Value,
-    ) -> Result<Value, StoreError> {
+    async fn create(&self, call: &Call, object: &Value) -> Result<Value, StoreError> {
         let params = PostParams {
             field_manager: Some(self.access.field_manager.clone()),
             ..PostParams::default()
         };
-        let path = resource::<K>(Some(&key.namespace));
-        let request = path.create(&params, object.to_string().into_bytes());
+        let object = object.to_string().into_bytes();
+        let request = call.path.create(&params, object);
         self.send(call, request).await
     }
 
@@ -306,8 +304,7 @@ impl PolicyStore for KubeRouteStore {
         let document = MirrorPolicyDoc::from_value(policy.clone())
             .map_err(|error| StoreError::unreadable::<MirrorPolicy>("the new object", error))?;
         let call = Call::on::<MirrorPolicy>("create", document.key());
-        let created = self.create::<MirrorPolicy>(&call, document.key(), policy);
-        call.parse(created.await?)
+        call.parse(self.create(&call, policy).await?)
     }
 
     async fn patch_policy(
@@ -328,8 +325,8 @@ impl PolicyStore for KubeRouteStore {
             }),
             ..DeleteParams::default()
         };
-        let request = resource::<MirrorPolicy>(Some(&key.namespace)).delete(&key.name, &params);
-        self.send(&call, request).await.map(|_| ())
+        let request = call.path.delete(&key.name, &params);
+        self.send(&call, request).await.map(drop)
     }
 }
 
@@ -341,7 +338,7 @@ impl RolloutReader for KubeRouteStore {
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
         let call = Call::many::<Rollout>("list", Some(namespace));
         let params = ListParams::default().limit(1);
-        let request = resource::<Rollout>(Some(namespace)).list(&params);
+        let request = call.path.list(&params);
         Ok(StoreError::or_none(self.send(&call, request).await)?.is_some())
     }
 }
@@ -363,15 +360,15 @@ impl LeaseReader for KubeRouteStore {
 impl EventWriter for KubeRouteStore {
     async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
         let call = Call::on::<CoreEvent>("create", key);
-        let created = self.create::<CoreEvent>(&call, key, event);
+        let created = self.create(&call, event);
         with_priority(Priority::Event, created).await.map(drop)
     }
 
     async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
         let call = Call::on::<CoreEvent>("patch", key);
         let params = PatchParams::apply(&self.access.field_manager);
-        let path = resource::<CoreEvent>(Some(&key.namespace));
-        let request = path.patch(&key.name, &params, &Body::Merge(change));
+        let body = Body::Merge(change);
+        let request = call.path.patch(&key.name, &params, &body);
         let sent = with_priority(Priority::Event, self.send(&call, request));
         sent.await.map(drop)
     }

@@ -323,10 +323,9 @@ impl EndpointReader for MemoryRouteStore {
         if slices.is_empty() {
             return Ok(None);
         }
-        let mut endpoints = Vec::new();
-        for slice in slices.iter().filter(|it| it.key().namespace == namespace) {
-            endpoints.extend(endpoints_in(slice)?);
-        }
+        let slices = slices.iter().filter(|it| it.key().namespace == namespace);
+        let endpoints: Result<Vec<_>, _> = slices.map(endpoints_in).collect();
+        let mut endpoints = endpoints?.concat();
         endpoints.retain(|endpoint| services.contains(&endpoint.service.as_str()));
         Ok(Some(endpoints))
     }

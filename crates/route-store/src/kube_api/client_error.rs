@@ -3,23 +3,37 @@
 use std::error::Error;
 use std::{io, iter};
 
-use kube::core::Status;
 use rustls::CertificateError;
 use tower::BoxError;
 
 /// An error of kube's client, in words. Each `kube::Error` that reaches a person is converted to it.
-///
-/// Without an answer of the API server it has the first cause: the layers above it name parts of the client.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ClientError(String);
+#[non_exhaustive]
+pub enum ClientError {
+    /// The API server answered with an error status.
+    #[error("the API server answered {code}{detail}")]
+    Answered {
+        /// The HTTP status.
+        code: u16,
+        /// The message in one line, after a separator; empty without a message.
+        detail: String,
+    },
+    /// There is no answer, or it cannot be read. Has the first cause: the layers above it name parts of the client.
+    #[error("{0}")]
+    Other(String),
+}
 
 impl From<kube::Error> for ClientError {
     fn from(error: kube::Error) -> Self {
-        Self(match error {
-            kube::Error::Api(status) => Answered::from(status.as_ref()).to_string(),
-            other => first_cause(&other),
-        })
+        let kube::Error::Api(status) = error else {
+            return Self::Other(first_cause(&error));
+        };
+        let message = one_line(&status.message);
+        let separator = if message.is_empty() { "" } else { ": " };
+        Self::Answered {
+            code: status.code,
+            detail: format!("{separator}{message}"),
+        }
     }
 }
 
@@ -59,26 +73,6 @@ pub(super) fn first_cause(error: &(dyn Error + 'static)) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error("no answer from {0}")]
 pub(super) struct NoAnswerFrom(pub(super) String, #[source] pub(super) BoxError);
-
-/// An error status of the API server.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server answered {code}{detail}")]
-pub(super) struct Answered {
-    pub(super) code: u16,
-    /// The message in one line, after a separator; empty without a message.
-    detail: String,
-}
-
-impl From<&Status> for Answered {
-    fn from(status: &Status) -> Self {
-        let message = one_line(&status.message);
-        let separator = if message.is_empty() { "" } else { ": " };
-        Self {
-            code: status.code,
-            detail: format!("{separator}{message}"),
-        }
-    }
-}
 
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

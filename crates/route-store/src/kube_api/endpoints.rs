@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use gloo_types::{Document, ObjectKey};
+use kube::core::Request;
 use kube::core::params::ListParams;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::send::{Call, resource};
+use super::send::Call;
 use super::{Informer, KubeRouteStore, PAGE};
 use crate::endpoints::{
     Endpoint, EndpointReader, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in,
@@ -39,11 +40,8 @@ impl EndpointReader for KubeRouteStore {
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
         let params = ListParams::default().labels(&slices_of(services));
         let slices = self.list::<EndpointSlice>(Some(namespace), params).await?;
-        let mut endpoints = Vec::new();
-        for slice in &slices {
-            endpoints.extend(endpoints_in(slice)?);
-        }
-        Ok(Some(endpoints))
+        let endpoints: Result<Vec<_>, _> = slices.iter().map(endpoints_in).collect();
+        Ok(Some(endpoints?.concat()))
     }
 
     async fn pods_of_version(
@@ -53,8 +51,7 @@ impl EndpointReader for KubeRouteStore {
     ) -> Result<BTreeSet<String>, StoreError> {
         let call = Call::many::<Pod>("list", Some(namespace));
         let params = ListParams::default().labels(&pods_of(hash));
-        let path = resource::<Pod>(Some(namespace));
-        let pods = self.list_pages(&call, params, |page| path.list_metadata(page));
+        let pods = self.list_pages(&call, params, Request::list_metadata);
         let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
         Ok(pods.await?.iter().filter_map(uid).collect())
     }

@@ -19,7 +19,7 @@ use tower::layer::{LayerFn, layer_fn};
 use tower::{BoxError, Service};
 
 use super::breaker::{Pass, Verdict};
-use super::client_error::{Answered, first_cause};
+use super::client_error::{ClientError, first_cause};
 use super::gate::{Gate, Rejection};
 use crate::{Outcome, Permit, RequestContext, SentRequest};
 
@@ -140,7 +140,7 @@ impl Gate {
         sent.verdict = Some((Verdict::Healthy, String::new()));
         if let Some(refusal) = Refusal::of(&head, &body) {
             let left = asked.end.saturating_duration_since(Instant::now());
-            let reason = Answered::from(&*refusal.status).to_string();
+            let reason = ClientError::from(kube::Error::Api(refusal.status.clone())).to_string();
             sent.verdict = Some((refusal.verdict(left), reason));
             head.extensions.insert(refusal);
         }

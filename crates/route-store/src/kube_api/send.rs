@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tower::BoxError;
 
 use super::KubeRouteStore;
-use super::client_error::{Answered, ClientError};
+use super::client_error::ClientError;
 use super::gate::Rejection;
 use super::layer::{Asked, Refusal, is_broken};
 use crate::error::label;
@@ -29,6 +29,8 @@ pub(super) struct Call {
     verb: &'static str,
     kind: &'static str,
     pub(super) what: String,
+    /// Makes requests for objects of this kind and namespace.
+    pub(super) path: Request,
     /// The RBAC resource.
     resource: String,
     /// Whether the request names one object, so that 400, 409 and 422 are about its state.
@@ -38,7 +40,7 @@ pub(super) struct Call {
 impl Call {
     /// A request for one object.
     pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
-        Self::new::<K>(verb, label::<K>(key), true)
+        Self::new::<K>(verb, label::<K>(key), Some(&key.namespace), true)
     }
 
     /// A request for the objects of a namespace, or of all.
@@ -47,15 +49,28 @@ impl Call {
             Some(namespace) => format!("{} in namespace {namespace}", K::PLURAL),
             None => format!("{} in all namespaces", K::PLURAL),
         };
-        Self::new::<K>(verb, what, false)
+        Self::new::<K>(verb, what, namespace, false)
     }
 
-    fn new<K: Resource>(verb: &'static str, what: String, is_on_object: bool) -> Self {
-        let resource = format!("{}.{}", K::PLURAL, K::GROUP);
+    fn new<K: Resource>(
+        verb: &'static str,
+        what: String,
+        namespace: Option<&str>,
+        is_on_object: bool,
+    ) -> Self {
+        let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
+        let root = match group {
+            "" => format!("/api/{version}"),
+            group => format!("/apis/{group}/{version}"),
+        };
+        let place = namespace.map(|name| format!("namespaces/{name}/"));
+        let place = place.unwrap_or_default();
+        let resource = format!("{plural}.{group}");
         Self {
             verb,
             kind: K::KIND,
             what,
+            path: Request::new(format!("{root}/{place}{plural}")),
             // The name of the core group is empty.
             resource: resource.trim_end_matches('.').to_owned(),
             is_on_object,
@@ -87,7 +102,7 @@ impl Call {
                 resource: self.resource.clone(),
                 reason,
             },
-            _ => self.unreachable(Answered::from(status.as_ref())),
+            _ => self.unreachable(ClientError::from(error)),
         }
     }
 
@@ -273,13 +288,14 @@ fn retry_pause(
     (is_transient && tries < TRIES && pause < left).then_some(pause)
 }
 
-impl Answered {
-    /// Returns the unexpected answer that is the source of `error`.
-    pub(super) fn of(error: &StoreError) -> Option<&Self> {
-        match error {
-            StoreError::Unreachable { source, .. } => source.downcast_ref(),
-            _ => None,
-        }
+/// Returns the unexpected status of the API server that is the source of `error`.
+pub(super) fn answered_code(error: &StoreError) -> Option<u16> {
+    match error {
+        StoreError::Unreachable { source, .. } => match source.downcast_ref()? {
+            ClientError::Answered { code, .. } => Some(*code),
+            ClientError::Other(_) => None,
+        },
+        _ => None,
     }
 }
 
@@ -288,7 +304,7 @@ impl Answered {
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     !error.is_unavailable()
         || matches!(error, StoreError::Throttled { .. })
-        || Answered::of(error).is_some()
+        || answered_code(error).is_some()
 }
 
 /// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a
@@ -305,17 +321,6 @@ fn is_failed_test(status: &Status) -> bool {
 fn is_admission_denial(status: &Status) -> bool {
     status.message.contains("admission webhook")
         || status.message.contains("ValidatingAdmissionPolicy")
-}
-
-pub(super) fn resource<K: Resource>(namespace: Option<&str>) -> Request {
-    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
-    let place = namespace.map(|name| format!("namespaces/{name}/"));
-    let place = place.unwrap_or_default();
-    let root = match group {
-        "" => format!("/api/{version}"),
-        group => format!("/apis/{group}/{version}"),
-    };
-    Request::new(format!("{root}/{place}{plural}"))
 }
 
 #[cfg(test)]

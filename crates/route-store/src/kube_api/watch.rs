@@ -23,9 +23,8 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 
 use super::KubeRouteStore;
-use super::client_error::Answered;
 use super::proof::Moment;
-use super::send::{Call, resource};
+use super::send::{Call, answered_code};
 use crate::{Keep, Kept, Priority, StoreError, with_priority};
 
 /// The [`Keep`] of whole documents, without `metadata.managedFields`.
@@ -174,7 +173,8 @@ impl<K: Keep> Watch<K> {
             Ok(event) => return Ok(event),
             Err(error) => error,
         };
-        let is_expired = Answered::of(&error).is_some_and(|answered| answered.code == 410);
+        // The version or the token of the request has expired.
+        let is_expired = answered_code(&error) == Some(410);
         let mut is_old = false;
         if let State::Watching(position) = &mut self.state {
             position.open = None;
@@ -236,7 +236,7 @@ impl<K: Keep> Source<K> {
             continue_token: listing.token.clone(),
             ..ListParams::default().limit(K::PAGE)
         };
-        let request = resource::<K::Kind>(self.scope.namespace()).list(&params);
+        let request = call.path.list(&params);
         let answer = self.store.send_for_bytes(&call, request);
         let answer = with_priority(Priority::List, answer).await?;
         let page: Page<'_> = serde_json::from_slice(&answer)
@@ -273,7 +273,7 @@ impl<K: Keep> Source<K> {
             label_selector: self.labels.clone(),
             ..WatchParams::default().timeout(ROUND)
         };
-        let request = resource::<K::Kind>(self.scope.namespace()).watch(&params, version);
+        let request = call.path.watch(&params, version);
         let request = request.map_err(|error| call.unreachable(error))?;
         let asked = Moment::now();
         let opened = self.store.within(&call, Duration::ZERO, async {
@@ -330,9 +330,8 @@ impl<K: Keep> Source<K> {
     async fn probe(&self, opened: Instant) -> Infallible {
         sleep_until(opened + PROBE_AFTER).await;
         if self.store.begins_probe(K::Kind::KIND, opened) {
-            let request = resource::<K::Kind>(self.scope.namespace());
-            let request = request.list(&ListParams::default().limit(1));
             let call = self.call("list");
+            let request = call.path.list(&ListParams::default().limit(1));
             let answer = self.store.send_for_bytes(&call, request);
             drop(with_priority(Priority::List, answer).await);
         }

@@ -67,8 +67,11 @@ fn after_fault(it: &CertificateFault) -> Option<CertificateFault> {
     })
 }
 
-fn refused() -> ClientError {
-    kube::Error::Service("connection refused".into()).into()
+fn after_client(it: &ClientError) -> Option<ClientError> {
+    match it {
+        ClientError::Answered { .. } => Some(ClientError::Other("connection refused".to_owned())),
+        ClientError::Other(_) => None,
+    }
 }
 
 fn after_connect(it: &ConnectError) -> Option<ConnectError> {
@@ -80,7 +83,9 @@ fn after_connect(it: &ConnectError) -> Option<ConnectError> {
         ConnectError::Kubeconfig { .. } => ConnectError::Proxy {
             server: "https://10.0.0.1:6443".to_owned(),
         },
-        ConnectError::Proxy { .. } => ConnectError::Client(refused()),
+        ConnectError::Proxy { .. } => {
+            ConnectError::Client(ClientError::Other("no private key".to_owned()))
+        }
         ConnectError::Client(_) => return None,
     })
 }
@@ -98,7 +103,7 @@ fn every_message() {
         ("An object is not read or written", list(gone, after_store)),
         (
             "The cause in the API server or the connection",
-            format!("{answered}\n{faults}{}\n", refused()),
+            list(answered, after_client) + &faults,
         ),
         ("There is no connection", list(infer, after_connect)),
     ];
