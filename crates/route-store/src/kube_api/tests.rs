@@ -44,7 +44,7 @@ fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
             );
             log.lock().unwrap().push(line.trim_end().to_owned());
             let next = answers.lock().unwrap().next();
-            let (code, answer) = next.unwrap_or_else(|| (404, failure(404, "not found", None)));
+            let (code, answer) = next.unwrap_or_else(|| fails(404, "not found"));
             let response = Response::builder().status(StatusCode::from_u16(code).unwrap());
             let body = match answer {
                 Value::String(lines) => lines,
@@ -68,6 +68,15 @@ fn failure(code: u16, message: &str, details: Option<Value>) -> Value {
     status
 }
 
+/// An answer with an error.
+fn fails(code: u16, message: &str) -> (u16, Value) {
+    (code, failure(code, message, None))
+}
+
+fn web() -> ObjectKey {
+    ObjectKey::new("mesh", "web")
+}
+
 fn table(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
         "metadata": {"name": name, "namespace": namespace, "resourceVersion": "7"},
@@ -89,6 +98,14 @@ fn by_label(namespaces: &[&str]) -> RouteTableSelector {
     }
 }
 
+async fn select(
+    store: &KubeRouteStore,
+    selector: RouteTableSelector,
+) -> Result<Vec<RouteTableDoc>, StoreError> {
+    let selection = store.select(&selector, Freshness::Live);
+    selection.await.complete()
+}
+
 fn lines(sent: &Sent) -> Vec<String> {
     sent.lock().unwrap().clone()
 }
@@ -96,10 +113,7 @@ fn lines(sent: &Sent) -> Vec<String> {
 #[tokio::test]
 async fn a_named_table_is_read_by_name_with_unknown_fields_in_order() {
     let (store, sent) = store(vec![(200, table("mesh", "web"))]);
-    let selection = store
-        .select(&by_name(&["web"], &["mesh"]), Freshness::Live)
-        .await;
-    let tables = selection.complete().unwrap();
+    let tables = select(&store, by_name(&["web"], &["mesh"])).await.unwrap();
     assert_eq!(
         lines(&sent),
         ["GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables/web"]
@@ -115,11 +129,7 @@ async fn tables_with_labels_are_listed_page_by_page() {
     let page =
         |name, token| json!({"metadata": {"continue": token}, "items": [table("mesh", name)]});
     let (store, sent) = store(vec![(200, page("b", "more")), (200, page("a", ""))]);
-    let tables = store
-        .select(&by_label(&["mesh"]), Freshness::Live)
-        .await
-        .complete()
-        .unwrap();
+    let tables = select(&store, by_label(&["mesh"])).await.unwrap();
     let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
     assert_eq!(keys, ["mesh/a", "mesh/b"]);
     let path = "GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables?&labelSelector=app%3Dshop&limit=250";
@@ -131,28 +141,17 @@ async fn tables_with_labels_are_listed_page_by_page() {
 
 #[tokio::test]
 async fn a_name_may_exist_in_one_of_several_namespaces() {
-    let (store, _) = store(vec![
-        (404, failure(404, "no", None)),
-        (200, table("mesh", "web")),
-    ]);
-    let tables = store
-        .select(&by_name(&["web"], &["edge", "mesh"]), Freshness::Live)
-        .await
-        .complete()
-        .unwrap();
-    assert_eq!(tables.len(), 1);
+    let (store, _) = store(vec![fails(404, "no"), (200, table("mesh", "web"))]);
+    let selected = select(&store, by_name(&["web"], &["edge", "mesh"]));
+    assert_eq!(selected.await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_name_in_no_namespace_is_an_error() {
     let (store, _) = store(vec![]);
-    let error = store
-        .select(&by_name(&["web"], &["edge", "mesh"]), Freshness::Live)
-        .await
-        .complete()
-        .unwrap_err();
+    let selected = select(&store, by_name(&["web"], &["edge", "mesh"]));
     assert_eq!(
-        error.to_string(),
+        selected.await.unwrap_err().to_string(),
         "RouteTable edge/web or mesh/web not found: create it or correct routeTableSelector"
     );
 }
@@ -163,9 +162,9 @@ async fn an_unreadable_table_does_not_hide_the_others() {
         labels: [("app".to_owned(), "shop".to_owned())].into(),
         ..by_name(&["a", "b", "c"], &["mesh"])
     };
-    let forbidden = || (403, failure(403, "no", None));
+    let forbidden = || fails(403, "no");
     let (store, _) = store(vec![
-        (404, failure(404, "no", None)),
+        fails(404, "no"),
         forbidden(),
         (200, table("mesh", "c")),
         forbidden(),
@@ -191,7 +190,7 @@ async fn an_unreadable_table_does_not_hide_the_others() {
 #[tokio::test]
 async fn a_service_is_read_from_the_core_group() {
     let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
-    let (store, sent) = store(vec![(200, service), (403, failure(403, "no", None))]);
+    let (store, sent) = store(vec![(200, service), fails(403, "no")]);
     let key = ObjectKey::new("shop", "exp");
     assert_eq!(
         store.service_ports(&key).await.unwrap(),
@@ -211,10 +210,7 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
         json!([{"op": "test", "path": "/metadata/resourceVersion", "value": "7"}]),
     )
     .unwrap();
-    store
-        .patch(&ObjectKey::new("mesh", "web"), &patch)
-        .await
-        .unwrap();
+    store.patch(&web(), &patch).await.unwrap();
     assert_eq!(
         lines(&sent),
         [
@@ -229,10 +225,9 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
 async fn handing_a_table_back_uses_another_field_manager() {
     let answer = (200, table("mesh", "web"));
     let (mut store, sent) = store(vec![answer.clone(), answer]);
-    let key = ObjectKey::new("mesh", "web");
     let mut check = async |manager: &str| {
         store.access.field_manager = manager.to_owned();
-        store.hand_back(&key, &Patch(Vec::new())).await.unwrap();
+        store.hand_back(&web(), &Patch(Vec::new())).await.unwrap();
         let line = lines(&sent).pop().unwrap();
         let expect = format!("?&fieldManager={manager}-at-rest ");
         assert!(line.contains(&expect), "{line}");
@@ -241,65 +236,60 @@ async fn handing_a_table_back_uses_another_field_manager() {
     check("own-program").await;
 }
 
-#[track_caller]
-fn check(code: u16, message: &str, details: Option<Value>, expect: &str) {
-    let call = Call::on::<RouteTable>("patch", &ObjectKey::new("mesh", "web"));
-    let status: Status = serde_json::from_value(failure(code, message, details)).unwrap();
-    assert_eq!(
-        call.failed(kube::Error::Api(Box::new(status))).to_string(),
-        expect
-    );
-}
-
-const CONFLICT: &str = "RouteTable mesh/web changed while it was being written: try again";
-
 #[test]
 fn answers_become_errors() {
-    check(
-        404,
-        "gone",
-        None,
-        "RouteTable mesh/web not found: create it or correct routeTableSelector",
-    );
-    check(409, "modified", None, CONFLICT);
-    check(
-        422,
-        "the server rejected our request due to an error in our request",
-        None,
-        CONFLICT,
-    );
-    check(
-        422,
-        "the server rejected our request",
-        Some(json!({})),
-        CONFLICT,
-    );
-    check(
-        422,
-        "RouteTable.networking.gloo.solo.io \"web\" is invalid: spec: at least one of http, tcp, tls",
-        Some(json!({"name": "web", "kind": "RouteTable", "causes": [{"field": "spec"}]})),
-        "the change to RouteTable mesh/web was rejected: RouteTable.networking.gloo.solo.io \"web\" is invalid: \
-         spec: at least one of http, tcp, tls",
-    );
-    check(
-        403,
-        "admission webhook \"gloo\" denied the request: no",
-        None,
-        "the change to RouteTable mesh/web was rejected: admission webhook \"gloo\" denied the request: no",
-    );
-    check(
-        403,
-        "routetables is forbidden",
-        None,
-        "not allowed to patch RouteTable mesh/web: grant it on \
-         routetables.networking.gloo.solo.io (routetables is forbidden)",
-    );
-    check(
-        500,
-        "boom",
-        None,
-        "cannot patch RouteTable mesh/web: check that the API server or directory is reachable",
-    );
+    let conflict = "RouteTable mesh/web changed while it was being written: try again";
+    let causes = json!({"name": "web", "kind": "RouteTable", "causes": [{"field": "spec"}]});
+    for (code, message, details, expect) in [
+        (
+            404,
+            "gone",
+            None,
+            "RouteTable mesh/web not found: create it or correct routeTableSelector",
+        ),
+        (409, "modified", None, conflict),
+        (
+            422,
+            "the server rejected our request due to an error in our request",
+            None,
+            conflict,
+        ),
+        (
+            422,
+            "the server rejected our request",
+            Some(json!({})),
+            conflict,
+        ),
+        (
+            422,
+            "spec: at least one of http, tcp, tls",
+            Some(causes),
+            "the change to RouteTable mesh/web was rejected: spec: at least one of http, tcp, tls",
+        ),
+        (
+            403,
+            "admission webhook \"gloo\" denied the request: no",
+            None,
+            "the change to RouteTable mesh/web was rejected: admission webhook \"gloo\" denied the request: no",
+        ),
+        (
+            403,
+            "routetables is forbidden",
+            None,
+            "not allowed to patch RouteTable mesh/web: grant it on routetables.networking.gloo.solo.io (routetables is forbidden)",
+        ),
+        (
+            500,
+            "boom",
+            None,
+            "cannot patch RouteTable mesh/web: check that the API server or directory is reachable",
+        ),
+    ] {
+        let call = Call::on::<RouteTable>("patch", &web());
+        let status: Status = serde_json::from_value(failure(code, message, details)).unwrap();
+        let error = call.failed(kube::Error::Api(Box::new(status)));
+        assert_eq!(error.to_string(), expect);
+    }
 }
 
 #[tokio::test]
@@ -309,10 +299,7 @@ async fn a_refused_connection_is_unreachable() {
     });
     let store =
         KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
-    let error = store
-        .read(&ObjectKey::new("mesh", "web"))
-        .await
-        .unwrap_err();
+    let error = store.read(&web()).await.unwrap_err();
     assert!(
         matches!(error, StoreError::Unreachable { verb: "get", .. }),
         "{error:?}"
@@ -321,8 +308,7 @@ async fn a_refused_connection_is_unreachable() {
 
 /// Reads a table, and returns the error.
 async fn refused(store: &KubeRouteStore) -> String {
-    let table = ObjectKey::new("mesh", "web");
-    store.read(&table).await.unwrap_err().to_string()
+    store.read(&web()).await.unwrap_err().to_string()
 }
 
 #[tokio::test(start_paused = true)]
@@ -349,10 +335,7 @@ async fn a_missing_kubeconfig_is_named() {
         kubeconfig: Some("/nowhere/config".into()),
         ..KubeAccess::default()
     });
-    let error = store
-        .read(&ObjectKey::new("mesh", "web"))
-        .await
-        .unwrap_err();
+    let error = store.read(&web()).await.unwrap_err();
     let source = std::error::Error::source(&error).unwrap();
     assert_eq!(
         source.to_string(),
@@ -410,7 +393,7 @@ async fn a_policy_is_created_under_our_field_manager_and_deleted_at_the_version_
 
 #[tokio::test]
 async fn a_forbidden_create_names_the_missing_permission() {
-    let (store, _) = store(vec![(403, failure(403, "no", None))]);
+    let (store, _) = store(vec![fails(403, "no")]);
     let error = store.create_policy(&policy()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -423,7 +406,7 @@ async fn a_forbidden_create_names_the_missing_permission() {
 async fn tried(answers: Vec<(u16, Value)>) -> (String, u128, usize) {
     let (store, sent) = store(answers);
     let start = Instant::now();
-    let outcome = store.read(&ObjectKey::new("mesh", "web")).await;
+    let outcome = store.read(&web()).await;
     let took = start.elapsed().as_millis();
     let shown = match outcome {
         Ok(table) => table.key().to_string(),
@@ -510,13 +493,12 @@ impl Observer for Reports {
 
 #[tokio::test(start_paused = true)]
 async fn every_try_and_every_conflict_is_reported() {
-    let conflict = (409, failure(409, "modified", None));
+    let conflict = fails(409, "modified");
     let (store, _) = store(vec![overloaded(0), (200, table("mesh", "web")), conflict]);
     let reports = Arc::new(Reports::default());
     let store = store.with_observer(reports.clone());
-    let key = ObjectKey::new("mesh", "web");
-    store.read(&key).await.unwrap();
-    store.patch(&key, &Patch(Vec::new())).await.unwrap_err();
+    store.read(&web()).await.unwrap();
+    store.patch(&web(), &Patch(Vec::new())).await.unwrap_err();
     assert_eq!(
         reports.lines(),
         [
@@ -546,7 +528,7 @@ async fn a_request_ends_before_the_deadline_of_its_call() {
             deadline,
             ..RequestContext::default()
         };
-        let key = ObjectKey::new("mesh", "web");
+        let key = web();
         let error = with_context(context, store.read(&key)).await.unwrap_err();
         assert!(error.is_unavailable());
         assert_eq!(reports.lines(), expect);
@@ -561,7 +543,7 @@ async fn a_request_ends_before_the_deadline_of_its_call() {
 async fn a_cancelled_request_is_reported() {
     let reports = Arc::new(Reports::default());
     let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
-    let key = ObjectKey::new("mesh", "web");
+    let key = web();
     let read = tokio::time::timeout(Duration::from_secs(1), store.read(&key));
     read.await.unwrap_err();
     assert_eq!(reports.lines(), ["get RouteTable cancelled 1s"]);

@@ -27,7 +27,7 @@ async fn synced() -> (FakeApi, Tables) {
 
 /// Returns the host of mesh/web if the cache is fresh.
 fn fresh(tables: &Tables) -> Option<String> {
-    let table = tables.find(&ObjectKey::new("mesh", "web"), FRESH).ok()??;
+    let table = tables.find(&web(), FRESH).ok()??;
     let host = table.raw().pointer("/spec/hosts/0")?.as_str()?;
     Some(host.to_owned())
 }
@@ -101,7 +101,7 @@ async fn what_was_buffered_while_the_process_stood_still_proves_nothing() {
         assert_eq!(fresh(&tables), None);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let last = tables.get(&ObjectKey::new("mesh", "web")).unwrap();
+    let last = tables.get(&web()).unwrap();
     assert_eq!(
         last.raw()["spec"]["hosts"],
         json!(["b"]),

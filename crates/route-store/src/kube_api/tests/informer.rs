@@ -30,13 +30,9 @@ fn page(tables: Vec<Value>, at: &str, token: &str) -> (u16, Value) {
     (code, page)
 }
 
-fn forbidden() -> (u16, Value) {
-    (403, failure(403, "no", None))
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_list_is_applied_page_by_page_and_missing_objects_are_removed_at_its_end() {
-    let expired = || (410, failure(410, "too old", None));
+    let expired = || fails(410, "too old");
     let at = |name: &str, at: &str| version(table("mesh", name), at);
     let answers = vec![
         list(vec![at("a", "1"), at("b", "2"), at("z", "3")], "10"),
@@ -73,7 +69,7 @@ async fn a_list_is_applied_page_by_page_and_missing_objects_are_removed_at_its_e
 #[tokio::test(start_paused = true)]
 async fn without_permission_for_all_namespaces_named_ones_are_watched() {
     let (tables, sent) = informer(vec![
-        forbidden(),
+        fails(403, "no"),
         list(vec![table("mesh", "web")], "10"),
         (200, json!("")),
     ]);
@@ -168,7 +164,7 @@ async fn tries_in_ten_seconds(answers: bool) -> usize {
         *tries += 1;
         let (code, answer) = match *tries {
             1 => list(vec![], "10"),
-            _ => (500, failure(500, "etcd is down", None)),
+            _ => fails(500, "etcd is down"),
         };
         let is_refused = !answers && *tries > 1;
         async move {

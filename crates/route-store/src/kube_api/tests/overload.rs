@@ -37,6 +37,12 @@ struct Fake {
     start: Instant,
 }
 
+impl Does {
+    fn fail(code: u16, message: &str) -> Self {
+        Self::Answer(code, failure(code, message, None))
+    }
+}
+
 impl Fake {
     fn new(does: Does) -> Self {
         Self {
@@ -127,7 +133,7 @@ fn found() -> Does {
 
 /// Reads a table.
 async fn read(store: &KubeRouteStore) -> Result<RouteTableDoc, StoreError> {
-    store.read(&key("web")).await
+    store.read(&web()).await
 }
 
 async fn read_as(store: &KubeRouteStore, priority: Priority) -> Result<RouteTableDoc, StoreError> {
@@ -158,7 +164,7 @@ async fn tries(does: Does, is_read: bool) -> (Vec<u128>, String) {
 /// Rule D-38.
 #[tokio::test(start_paused = true)]
 async fn an_overloaded_api_server_gets_three_tries_with_the_pauses_that_it_asks_for() {
-    let (pauses, error) = tries(Does::Answer(429, failure(429, "no", None)), true).await;
+    let (pauses, error) = tries(Does::fail(429, "no"), true).await;
     assert_eq!(pauses.len(), 2);
     assert!(
         pauses.iter().all(|pause| (200..=400).contains(pause)),
@@ -309,11 +315,11 @@ async fn an_abort_is_tried_once_per_second_while_the_api_server_is_down() {
 #[tokio::test(start_paused = true)]
 async fn answers_of_a_healthy_api_server_do_not_open_the_breaker() {
     for does in [
-        Does::Answer(404, failure(404, "no", None)),
-        Does::Answer(403, failure(403, "no", None)),
-        Does::Answer(409, failure(409, "no", None)),
+        Does::fail(404, "no"),
+        Does::fail(403, "no"),
+        Does::fail(409, "no"),
         Does::Answer(200, json!("no object")),
-        Does::Answer(429, failure(429, "later", None)),
+        Does::fail(429, "later"),
     ] {
         let fake = Fake::new(does);
         let store = fake.store(None);
@@ -328,8 +334,8 @@ async fn answers_of_a_healthy_api_server_do_not_open_the_breaker() {
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_api_server_open_the_breaker() {
     for (does, sent) in [
-        (Does::Answer(500, failure(500, "etcd", None)), 5),
-        (Does::Answer(503, failure(503, "etcd", None)), 5),
+        (Does::fail(500, "etcd"), 5),
+        (Does::fail(503, "etcd"), 5),
         (Does::RetryAfter(429, 60), 5),
         (Does::Refuse, 5),
         (Does::Nothing, 5),
@@ -455,8 +461,8 @@ async fn no_request_outlasts_its_call() {
         Does::Drip,
         Does::RetryAfter(429, 1),
         Does::RetryAfter(429, 60),
-        Does::Answer(503, failure(503, "etcd", None)),
-        Does::Answer(409, failure(409, "conflict", None)),
+        Does::fail(503, "etcd"),
+        Does::fail(409, "conflict"),
     ];
     for does in all {
         for left in [0, 50, 150, 1000, 2500, 5000] {

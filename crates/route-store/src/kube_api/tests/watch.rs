@@ -209,11 +209,8 @@ async fn a_list_that_cannot_be_continued_starts_again() {
     };
     let answers = vec![
         page("a", "more", "10"),
-        (500, failure(500, "busy", None)),
-        (
-            410,
-            failure(410, "The provided continue parameter is too old", None),
-        ),
+        fails(500, "busy"),
+        fails(410, "The provided continue parameter is too old"),
         page("a", "again", "20"),
         page("b", "", "20"),
     ];
@@ -237,11 +234,11 @@ async fn a_list_that_cannot_be_continued_starts_again() {
 async fn a_watch_continues_at_its_position_after_a_failure() {
     let cut = line("ADDED", version(table("mesh", "b"), "11")) + "{\"type\": 7}\n";
     let answers = vec![
-        (403, failure(403, "no", None)),
+        fails(403, "no"),
         list(vec![], "10"),
-        (403, failure(403, "no", None)),
+        fails(403, "no"),
         (200, json!(cut)),
-        (500, failure(500, "busy", None)),
+        fails(500, "busy"),
         (200, json!("")),
         (200, json!("")),
     ];
