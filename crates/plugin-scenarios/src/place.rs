@@ -10,8 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -175,9 +175,7 @@ impl<S: ServiceReader> ServiceReader for Watched<S> {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.store.service_ports(key).await
     }
-}
 
-impl<S: EndpointReader> EndpointReader for Watched<S> {
     async fn endpoints(
         &self,
         namespace: &str,

@@ -11,17 +11,16 @@ use gloo_types::{
     MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
-use rollout_types::RolloutFacts;
+use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::kube_api::compare;
 use crate::{
-    CompactTable, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer, Keep,
-    KubeRouteStore, Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
-    ZeroMirrors,
+    CompactTable, Endpoint, EndpointStream, FRESH, Freshness, Informer, Keep, KubeRouteStore,
+    Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore,
+    Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -342,9 +341,7 @@ impl RolloutReader for CachedRouteStore {
             Ok(cached) => cached.map(|it| it.facts.clone()),
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
-                let live = self.live.local.rollout(key).await?;
-                let live =
-                    live.ok_or_else(|| StoreError::not_found::<rollout_types::Rollout>(key))?;
+                let live = self.live.local.get_object::<Rollout>(key).await?;
                 let kept = self.rollouts.keeper().keep(&live.raw().to_string());
                 kept.ok().map(|it| it.facts)
             }
@@ -361,20 +358,12 @@ impl RolloutReader for CachedRouteStore {
     }
 }
 
+/// Endpoints are not cached: they are watched only while a promotion is held.
 impl ServiceReader for CachedRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.live.local.service_ports(key).await
     }
-}
 
-impl LeaseReader for CachedRouteStore {
-    async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
-        self.live.local.lease(key).await
-    }
-}
-
-/// Endpoints are not cached: they are watched only while a promotion is held.
-impl EndpointReader for CachedRouteStore {
     async fn endpoints(
         &self,
         namespace: &str,
@@ -393,6 +382,12 @@ impl EndpointReader for CachedRouteStore {
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
         self.live.local.pods_of_version(namespace, hash).await
+    }
+}
+
+impl LeaseReader for CachedRouteStore {
+    async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
+        self.live.local.lease(key).await
     }
 }
 

@@ -22,8 +22,8 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError, error::label, lock, resources::Service,
+    Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
+    StoreError, error::label, lock, resources::Service,
 };
 
 /// Namespace of a document without one.
@@ -141,8 +141,6 @@ impl RolloutReader for DirRouteStore {
 }
 
 /// A directory has no endpoints.
-impl EndpointReader for DirRouteStore {}
-
 impl ServiceReader for DirRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         let service = StoreError::or_none(self.object::<Service>(key).await)?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, BoxStream};
-use gloo_types::Document;
+use gloo_types::{Document, ObjectKey, ServicePort};
 use serde::Deserialize;
 
 use crate::StoreError;
@@ -35,8 +35,17 @@ pub struct Endpoint {
 /// unknown. It never ends.
 pub type EndpointStream<'s> = BoxStream<'s, Option<Vec<Endpoint>>>;
 
-/// Looks up and watches the endpoints of Services. By default a store has none.
-pub trait EndpointReader: Send + Sync + 'static {
+/// Looks up Services, and looks up and watches their endpoints. By default a store has no endpoints.
+pub trait ServiceReader: Send + Sync + 'static {
+    /// Returns the TCP ports of a Service; `None` if the Service does not exist.
+    ///
+    /// # Errors
+    /// Returns `Err` if the store cannot be read.
+    fn service_ports(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<Vec<ServicePort>>, StoreError>> + Send;
+
     /// Returns the endpoints of `services`; `None` if the store has no endpoints at all.
     ///
     /// # Errors

@@ -73,7 +73,7 @@ struct State {
     behaviour: Behaviour,
     /// The newest version of any object.
     version: u64,
-    objects: BTreeMap<(String, ObjectKey), Value>,
+    objects: BTreeMap<Id, Value>,
     /// Every change of an object.
     history: Vec<Change>,
     /// The history up to this version is discarded.
@@ -93,11 +93,13 @@ struct State {
 #[derive(Clone, Debug)]
 struct Change {
     version: u64,
-    plural: String,
-    key: ObjectKey,
+    id: Id,
     kind: &'static str,
     object: Value,
 }
+
+/// The resource and the key of an object.
+type Id = (String, ObjectKey);
 
 /// The object or collection of a path.
 struct Target {
@@ -136,8 +138,9 @@ impl FakeApi {
     /// Deletes an object.
     pub fn delete(&self, plural: &str, key: &ObjectKey) {
         self.change(|state| {
-            if let Some(object) = state.objects.remove(&(plural.to_owned(), key.clone())) {
-                state.remember(plural, key, "DELETED", object);
+            let id = (plural.to_owned(), key.clone());
+            if let Some(object) = state.objects.remove(&id) {
+                state.remember(id, "DELETED", object);
             }
         });
     }
@@ -145,8 +148,8 @@ impl FakeApi {
     /// Returns an object; `None` if it does not exist.
     #[must_use]
     pub fn get(&self, plural: &str, key: &ObjectKey) -> Option<Value> {
-        let at = (plural.to_owned(), key.clone());
-        self.state().objects.get(&at).cloned()
+        let id = (plural.to_owned(), key.clone());
+        self.state().objects.get(&id).cloned()
     }
 
     /// Discards the history: watches and `continue` tokens of earlier versions are answered with 410.
@@ -333,9 +336,10 @@ impl FakeApi {
                 }
                 let known = state.known.get(&target.plural).copied();
                 let is_expired = version < state.compacted;
-                let changes = state.history.iter().filter(|change| {
-                    change.version > version && target.has(&change.plural, &change.key)
-                });
+                let changes = state
+                    .history
+                    .iter()
+                    .filter(|change| change.version > version && target.has(&change.id));
                 let changes: Vec<Change> = changes.cloned().collect();
                 (state.behaviour.clone(), known, is_expired, changes)
             };
@@ -372,8 +376,8 @@ impl State {
     fn write(&mut self, plural: &str, mut object: Value) -> Value {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         let key = ObjectKey::new(text("namespace"), text("name"));
-        let at = (plural.to_owned(), key.clone());
-        let (kind, uid, generation) = match self.objects.get(&at) {
+        let id = (plural.to_owned(), key);
+        let (kind, uid, generation) = match self.objects.get(&id) {
             None => ("ADDED", json!(format!("uid-{}", self.version)), 1),
             Some(before) => {
                 let metadata = &before["metadata"];
@@ -385,8 +389,8 @@ impl State {
         };
         object["metadata"]["generation"] = json!(generation);
         object["metadata"]["uid"] = uid;
-        let object = self.remember(plural, &key, kind, object);
-        self.objects.insert(at, object.clone());
+        let object = self.remember(id.clone(), kind, object);
+        self.objects.insert(id, object.clone());
         object
     }
 
@@ -403,7 +407,7 @@ impl State {
             },
             None => {
                 let objects = self.objects.iter();
-                let selected = objects.filter(|((plural, key), _)| target.has(plural, key));
+                let selected = objects.filter(|(id, _)| target.has(id));
                 let items = selected.map(|(_, object)| object.clone()).collect();
                 (self.version, items)
             }
@@ -419,20 +423,13 @@ impl State {
     }
 
     /// Adds a change of an object to the history, and returns the object with its new version.
-    fn remember(
-        &mut self,
-        plural: &str,
-        key: &ObjectKey,
-        kind: &'static str,
-        mut object: Value,
-    ) -> Value {
+    fn remember(&mut self, id: Id, kind: &'static str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.known.insert(plural.to_owned(), self.version);
+        self.known.insert(id.0.clone(), self.version);
         self.history.push(Change {
             version: self.version,
-            plural: plural.to_owned(),
-            key: key.clone(),
+            id,
             kind,
             object: object.clone(),
         });
@@ -463,10 +460,10 @@ impl Target {
         ObjectKey::new(text(&self.namespace), text(&self.name))
     }
 
-    /// Whether an object of the resource `plural` is in this collection.
-    fn has(&self, plural: &str, key: &ObjectKey) -> bool {
+    /// Whether an object is in this collection.
+    fn has(&self, (plural, key): &Id) -> bool {
         let namespace = self.namespace.as_ref();
-        self.plural == plural && namespace.is_none_or(|it| *it == key.namespace)
+        self.plural == *plural && namespace.is_none_or(|it| *it == key.namespace)
     }
 
     fn line(&self, verb: &str) -> String {

@@ -47,8 +47,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, future, stream};
 use gloo_types::{
-    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc,
-    RouteTableSelector, ServicePort,
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
 };
 use json_patch::Patch;
 use kube::{
@@ -68,10 +67,10 @@ use tokio::time::Instant;
 
 use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
-use crate::resources::{CoreEvent, LeaseObject, Service};
+use crate::resources::{CoreEvent, LeaseObject};
 use crate::{
     Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError, lock, with_priority,
+    StoreError, lock, with_priority,
 };
 
 #[cfg(test)]
@@ -209,7 +208,10 @@ impl KubeRouteStore {
         }
     }
 
-    async fn get_object<K: Resource>(&self, key: &ObjectKey) -> Result<Document<K>, StoreError> {
+    pub(crate) async fn get_object<K: Resource>(
+        &self,
+        key: &ObjectKey,
+    ) -> Result<Document<K>, StoreError> {
         let call = Call::on::<K>("get", key);
         let request = call.path.get(&key.name, &GetParams::default());
         call.parse(self.send(&call, request).await?)
@@ -340,13 +342,6 @@ impl RolloutReader for KubeRouteStore {
         let params = ListParams::default().limit(1);
         let request = call.path.list(&params);
         Ok(StoreError::or_none(self.send(&call, request).await)?.is_some())
-    }
-}
-
-impl ServiceReader for KubeRouteStore {
-    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
-        let service = StoreError::or_none(self.get_object::<Service>(key).await)?;
-        Ok(service.map(|it| ServicePort::all(it.raw())))
     }
 }
 

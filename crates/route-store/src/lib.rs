@@ -41,9 +41,7 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gloo_types::{
-    Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
-};
+use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
@@ -52,7 +50,7 @@ pub use bucket::RequestLimits;
 #[cfg(feature = "kube")]
 pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
-pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
+pub use endpoints::{Endpoint, EndpointStream, ServiceReader};
 pub use error::StoreError;
 pub use keep::{Change, ChangeKind, Keep, Kept};
 #[cfg(feature = "kube")]
@@ -85,9 +83,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub type RolloutDoc = Document<Rollout>;
 
 /// All traits that a traffic router needs.
-pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader {}
+pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader {}
 
-impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader> Store for S {}
+impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader> Store for S {}
 
 /// Reads and writes RouteTables.
 pub trait RouteStore: Send + Sync + 'static {
@@ -255,16 +253,4 @@ pub trait RolloutReader: Send + Sync + 'static {
 
     /// Notes that a call concerns this Rollout, so that a store without permission for all namespaces follows its namespace.
     fn is_called_for(&self, _key: &ObjectKey) {}
-}
-
-/// Looks up Services.
-pub trait ServiceReader: Send + Sync + 'static {
-    /// Returns the TCP ports of a Service; `None` if the Service does not exist.
-    ///
-    /// # Errors
-    /// Returns `Err` if the store cannot be read.
-    fn service_ports(
-        &self,
-        key: &ObjectKey,
-    ) -> impl Future<Output = Result<Option<Vec<ServicePort>>, StoreError>> + Send;
 }

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, StoreError,
     endpoints::{POD_HASH, endpoints_in},
     lock,
     resources::{EndpointSlice, Pod, Service},
@@ -311,9 +311,7 @@ impl ServiceReader for MemoryRouteStore {
         let state = self.state();
         Ok(state.objects.get(&id::<Service>(key)).map(ServicePort::all))
     }
-}
 
-impl EndpointReader for MemoryRouteStore {
     async fn endpoints(
         &self,
         namespace: &str,

@@ -11,8 +11,8 @@ use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, 
 use json_patch::Patch;
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -437,9 +437,7 @@ impl ServiceReader for Api {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.memory().service_ports(key).await
     }
-}
 
-impl EndpointReader for Api {
     async fn endpoints(
         &self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! EndpointSlices and the metadata of Pods in the Kubernetes API.
+//! Services, EndpointSlices and the metadata of Pods in the Kubernetes API.
 //!
 //! The controller's role permits to list and watch Pods, but not to get one. Only the metadata of Pods is requested.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use gloo_types::{Document, ObjectKey};
+use gloo_types::{Document, ObjectKey, ServicePort};
 use kube::core::Request;
 use kube::core::params::ListParams;
 use serde_json::Value;
@@ -16,11 +16,9 @@ use tokio::time::timeout;
 
 use super::send::Call;
 use super::{Informer, KubeRouteStore, PAGE};
-use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in,
-};
-use crate::resources::{EndpointSlice, Pod};
-use crate::{FRESH, Keep, Kept, StoreError};
+use crate::endpoints::{Endpoint, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in};
+use crate::resources::{EndpointSlice, Pod, Service};
+use crate::{FRESH, Keep, Kept, ServiceReader, StoreError};
 
 /// Returns the label selector of the slices of `services`.
 fn slices_of(services: &[&str]) -> String {
@@ -32,7 +30,12 @@ fn pods_of(hash: &str) -> String {
     format!("{POD_HASH}={hash}")
 }
 
-impl EndpointReader for KubeRouteStore {
+impl ServiceReader for KubeRouteStore {
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
+        let service = StoreError::or_none(self.get_object::<Service>(key).await)?;
+        Ok(service.map(|it| ServicePort::all(it.raw())))
+    }
+
     async fn endpoints(
         &self,
         namespace: &str,

@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc,
-    RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError,
 };
 
 use rollouts_rpc::rollout::RolloutFacts;
@@ -247,9 +247,7 @@ impl ServiceReader for Faulty {
         self.reach("get", "service").await?;
         self.store.service_ports(key).await
     }
-}
 
-impl EndpointReader for Faulty {
     async fn endpoints(
         &self,
         namespace: &str,

@@ -238,7 +238,9 @@ impl<T: Kept> Known<T> {
 
     pub(super) fn put(&mut self, object: T) -> Option<Change> {
         // Without a list or watch, a later deletion of the object would not be seen.
-        let scope = self.scope_of(object.key())?;
+        let own = Scope::Namespace(object.key().namespace.clone());
+        let scope = self.scopes.get(&own);
+        let scope = scope.or_else(|| self.scopes.get(&Scope::All))?;
         if scope.list == 0 {
             return None;
         }
@@ -285,12 +287,6 @@ impl<T: Kept> Known<T> {
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
         let (key, _) = self.objects.remove_entry(key)?;
         Some(deleted(key))
-    }
-
-    fn scope_of(&self, key: &ObjectKey) -> Option<&Watched> {
-        let namespace = Scope::Namespace(key.namespace.clone());
-        let own = self.scopes.get(&namespace);
-        own.or_else(|| self.scopes.get(&Scope::All))
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {

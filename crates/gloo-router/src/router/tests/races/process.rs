@@ -9,9 +9,9 @@ use json_patch::Patch;
 use rollouts_rpc::rollout::RolloutFacts;
 use route_planner::involved;
 use route_store::{
-    CachedRollout, Change, ChangeKind, Endpoint, EndpointReader, EndpointStream, Freshness,
-    Keep as _, Permit, PolicyStore, RequestContext, RolloutDoc, RolloutKeeper, RolloutReader,
-    RouteStore, Selection, ServiceReader,
+    CachedRollout, Change, ChangeKind, Endpoint, EndpointStream, Freshness, Keep as _, Permit,
+    PolicyStore, RequestContext, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection,
+    ServiceReader,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -533,9 +533,7 @@ impl ServiceReader for Process {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.world.api.service_ports(key).await
     }
-}
 
-impl EndpointReader for Process {
     async fn endpoints(
         &self,
         namespace: &str,
