@@ -448,7 +448,6 @@ struct LabelledNamespace {
 impl Keep for NamespaceKeeper {
     type Kind = Namespace;
     type Kept = LabelledNamespace;
-    const PAGE: u32 = 250;
 
     fn keep(
         &self,

@@ -96,15 +96,13 @@ pub trait EventWriter: Send + Sync + 'static {
 /// Event. Each object may have 10 Events at once and one more per minute, all objects together 5 per second. The queue has
 /// at most 256 Events; then the oldest is dropped.
 #[derive(Clone)]
-pub struct EventSink(Arc<Shared>);
-
-struct Shared {
+pub struct EventSink {
     /// `source.component` of each Event.
     component: &'static str,
-    ledger: Mutex<Ledger>,
-    woken: Notify,
+    ledger: Arc<Mutex<Ledger>>,
+    woken: Arc<Notify>,
     /// Called with the reason and the result of each Event.
-    count: Box<dyn Fn(&'static str, EventResult) + Send + Sync>,
+    count: Arc<dyn Fn(&'static str, EventResult) + Send + Sync>,
 }
 
 impl EventSink {
@@ -114,26 +112,26 @@ impl EventSink {
         component: &'static str,
         count: impl Fn(&'static str, EventResult) + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self {
             component,
-            ledger: Mutex::default(),
-            woken: Notify::new(),
-            count: Box::new(count),
-        }))
+            ledger: Arc::default(),
+            woken: Arc::default(),
+            count: Arc::new(count),
+        }
     }
 
     /// Queues an Event with the current time. Returns at once.
     pub fn record(&self, event: Event) {
-        let ended = lock(&self.0.ledger).add(event, Timestamp::now());
+        let ended = lock(&self.ledger).add(event, Timestamp::now());
         self.count(ended);
-        self.0.woken.notify_one();
+        self.woken.notify_one();
     }
 
     /// Posts the queued Events one after the other, until it is cancelled.
     pub async fn post_to(&self, writer: &impl EventWriter) {
         let mut is_refused = false;
         loop {
-            let (next, ended) = lock(&self.0.ledger).next(Instant::now());
+            let (next, ended) = lock(&self.ledger).next(Instant::now());
             self.count(ended);
             let posting = match next {
                 Next::Post(posting) => posting,
@@ -142,7 +140,7 @@ impl EventSink {
                     continue;
                 }
                 Next::Nothing => {
-                    self.0.woken.notified().await;
+                    self.woken.notified().await;
                     continue;
                 }
             };
@@ -153,7 +151,7 @@ impl EventSink {
                     self.count([(reason, result)]);
                 }
                 Err(error) => {
-                    lock(&self.0.ledger).forget(&posting);
+                    lock(&self.ledger).forget(&posting);
                     self.count([(reason, EventResult::Failed)]);
                     // A missing permission affects every Event, so it is logged once until an Event is posted.
                     if matches!(error, StoreError::Forbidden { .. }) {
@@ -181,7 +179,7 @@ impl EventSink {
                 patched => return patched.map(|()| EventResult::Counted),
             }
         }
-        let event = posting.event(self.0.component);
+        let event = posting.event(self.component);
         match writer.create_event(&key, &event).await {
             // An earlier try created it, but its answer was lost.
             Err(StoreError::Conflict(_)) => Ok(EventResult::Posted),
@@ -191,7 +189,7 @@ impl EventSink {
 
     fn count(&self, ended: impl IntoIterator<Item = Ended>) {
         for (reason, result) in ended {
-            (self.0.count)(reason, result);
+            (self.count)(reason, result);
         }
     }
 }

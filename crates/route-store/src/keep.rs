@@ -11,7 +11,7 @@ pub trait Keep: Send + Sync + 'static {
     /// The cached form of one object.
     type Kept: Kept;
     /// Maximum number of objects in one page of a list.
-    const PAGE: u32;
+    const PAGE: u32 = 250;
 
     /// Decodes the JSON text of an object.
     ///

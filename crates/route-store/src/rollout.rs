@@ -129,7 +129,6 @@ impl RolloutKeeper {
 impl Keep for RolloutKeeper {
     type Kind = Rollout;
     type Kept = CachedRollout;
-    const PAGE: u32 = 250;
 
     fn keep(&self, object: &str) -> Result<CachedRollout, Box<dyn Error + Send + Sync>> {
         /// A Rollout with an invalid spec or status.

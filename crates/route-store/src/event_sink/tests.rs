@@ -248,7 +248,7 @@ async fn expired_events_and_idle_objects_are_forgotten() {
         bench.asked().await;
         advance(Duration::from_secs(1)).await;
     }
-    assert_eq!(lock(&bench.sink.0.ledger).sizes(), [0, 600, 60]);
+    assert_eq!(lock(&bench.sink.ledger).sizes(), [0, 600, 60]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::send::Call;
-use super::{Informer, KubeRouteStore, PAGE};
+use super::{Informer, KubeRouteStore};
 use crate::endpoints::{Endpoint, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in};
 use crate::resources::{EndpointSlice, Pod, Service};
 use crate::{FRESH, Keep, Kept, ServiceReader, StoreError};
@@ -75,7 +75,6 @@ struct Slice {
 impl Keep for SliceKeeper {
     type Kind = EndpointSlice;
     type Kept = Slice;
-    const PAGE: u32 = PAGE;
 
     fn keep(&self, object: &str) -> Result<Slice, Box<dyn Error + Send + Sync>> {
         let object: Value = serde_json::from_str(object)?;

@@ -351,6 +351,7 @@ async fn run_instead_of_all<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
 /// Lists and watches a scope until it is cancelled, and backs off after errors.
 async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
     let kind = K::Kind::KIND;
+    let namespace = scope.namespace().unwrap_or("all namespaces");
     let task = lock(&shared.known).begin(&scope);
     let mut watch = Watch::new(Source {
         store: Arc::clone(&shared.store),
@@ -369,9 +370,9 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
                 shared.report(changes);
                 if is_list {
                     let count = lock(&shared.known).count(&scope);
-                    tracing::info!(kind, namespace = %scope, count, "listed");
+                    tracing::info!(kind, %namespace, count, "listed");
                 } else if failures > 0 {
-                    tracing::info!(kind, namespace = %scope, failures, "watched again");
+                    tracing::info!(kind, %namespace, failures, "watched again");
                 }
                 (failures, refusals) = (0, 0);
             }
@@ -392,10 +393,10 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
                 };
                 let before = lock(&shared.known).fail(&scope, task, error);
                 match before {
-                    None => tracing::warn!(kind, namespace = %scope, problem, "a watch failed"),
+                    None => tracing::warn!(kind, %namespace, problem, "a watch failed"),
                     Some(before) if before.chain() == problem => {}
                     Some(_) => {
-                        tracing::info!(kind, namespace = %scope, problem, "a watch still fails");
+                        tracing::info!(kind, %namespace, problem, "a watch still fails");
                     }
                 }
                 shared.tell(&scope);

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::future::pending;
 use std::marker::PhantomData;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
 use gloo_types::{Document, ObjectKey, Resource};
@@ -40,7 +40,6 @@ impl<K> Default for WholeDocuments<K> {
 impl<K: Resource> Keep for WholeDocuments<K> {
     type Kind = K;
     type Kept = Document<K>;
-    const PAGE: u32 = super::PAGE;
 
     fn keep(&self, object: &str) -> Result<Document<K>, Box<dyn Error + Send + Sync>> {
         let object: Value = serde_json::from_str(object)?;
@@ -361,13 +360,6 @@ impl Scope {
     pub(super) fn has(&self, key: &ObjectKey) -> bool {
         self.namespace()
             .is_none_or(|namespace| namespace == key.namespace)
-    }
-}
-
-/// Writes `all namespaces`, or the name of the namespace.
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.namespace().unwrap_or("all namespaces"))
     }
 }
 
