@@ -7,7 +7,7 @@ use gloo_router::carry_out;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTable};
 use rollouts_rpc::Rollout;
 use route_planner::{Plan, PluginConfig, belongs_to, is_for_table, marked, restore};
-use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
+use route_store::{Clusters, RolloutReader as _, RouteStore as _, StoreError};
 use serde_json::Value;
 
 use super::misuse;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gloo_router::from_rpc;
 use gloo_types::{ObjectKey, RouteTableDoc};
-use route_store::PolicyStore as _;
+use route_store::RouteStore as _;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -14,8 +14,8 @@ use gloo_types::{
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
 use route_store::{
-    Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
-    RolloutReader as _, RouteStore as _, ServiceReader as _, StoreError,
+    Clusters, Freshness, KubeRouteStore, MemoryRouteStore, RolloutDoc, RolloutReader as _,
+    RouteStore as _, ServiceReader as _, StoreError,
 };
 use serde_json::{Value, json};
 

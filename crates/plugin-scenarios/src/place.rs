@@ -10,8 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, Store, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -135,9 +135,7 @@ impl<S: RouteStore> RouteStore for Watched<S> {
         self.writes.fetch_add(1, Ordering::SeqCst);
         Ok(table)
     }
-}
 
-impl<S: PolicyStore> PolicyStore for Watched<S> {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.store.policies().await
     }

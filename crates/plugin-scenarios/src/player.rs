@@ -10,7 +10,7 @@ use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{PodHashes, Router, ServeConfig, Verification, WeightDestination};
-use route_store::{PolicyStore as _, RouteStore as _, Store, StoreError};
+use route_store::{RouteStore as _, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 

@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::kube_api::compare;
 use crate::{
     CompactTable, Endpoint, EndpointStream, FRESH, Freshness, Informer, Keep, KubeRouteStore,
-    Lease, LeaseReader, PolicyStore, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    Lease, LeaseReader, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -262,9 +262,7 @@ impl RouteStore for CachedRouteStore {
         self.cache(&table);
         Ok(table)
     }
-}
 
-impl PolicyStore for CachedRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.watch_policies();
         if let Some(policies) = self.cached_policies(FRESH) {

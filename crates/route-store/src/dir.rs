@@ -22,8 +22,8 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError, error::label, lock, resources::Service,
+    Freshness, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    error::label, lock, resources::Service,
 };
 
 /// Namespace of a document without one.
@@ -108,9 +108,7 @@ impl RouteStore for DirRouteStore {
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         self.change(key, patch).await
     }
-}
 
-impl PolicyStore for DirRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.objects().await
     }

@@ -69,8 +69,8 @@ use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
 use crate::resources::{CoreEvent, LeaseObject};
 use crate::{
-    Freshness, Observer, PolicyStore, Priority, RolloutDoc, RolloutReader, RouteStore, Selection,
-    StoreError, lock, with_priority,
+    Freshness, Observer, Priority, RolloutDoc, RolloutReader, RouteStore, Selection, StoreError,
+    lock, with_priority,
 };
 
 #[cfg(test)]
@@ -295,9 +295,7 @@ impl RouteStore for KubeRouteStore {
         // changes of the routes from Git.
         self.patch_object(key, patch, "-at-rest").await
     }
-}
 
-impl PolicyStore for KubeRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.objects(None).await
     }

@@ -83,11 +83,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub type RolloutDoc = Document<Rollout>;
 
 /// All traits that a traffic router needs.
-pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader {}
+pub trait Store: RouteStore + RolloutReader + ServiceReader {}
 
-impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader> Store for S {}
+impl<S: RouteStore + RolloutReader + ServiceReader> Store for S {}
 
-/// Reads and writes RouteTables.
+/// Reads and writes RouteTables and MirrorPolicies.
 pub trait RouteStore: Send + Sync + 'static {
     /// Returns the tables that `selector` selects, and an error for each one that cannot be read. A store without a cache
     /// ignores `freshness`.
@@ -150,10 +150,7 @@ pub trait RouteStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send {
         self.patch(key, patch)
     }
-}
 
-/// Reads and writes MirrorPolicies.
-pub trait PolicyStore: Send + Sync + 'static {
     /// Returns the policies of all namespaces, because a policy of another namespace can apply to a table too.
     ///
     /// # Errors

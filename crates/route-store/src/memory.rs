@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    Endpoint, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError,
+    Endpoint, EndpointStream, Freshness, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError,
     endpoints::{POD_HASH, endpoints_in},
     lock,
     resources::{EndpointSlice, Pod, Service},
@@ -257,9 +257,7 @@ impl RouteStore for MemoryRouteStore {
             None => state.patch(key, patch),
         }
     }
-}
 
-impl PolicyStore for MemoryRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.state().all()
     }

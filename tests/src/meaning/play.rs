@@ -11,7 +11,7 @@ use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter as _, Verification,
     WeightDestination, error_chain,
 };
-use route_store::{MemoryRouteStore, PolicyStore as _};
+use route_store::{MemoryRouteStore, RouteStore as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, TrafficRouter as _};
 use route_planner::{ANNOTATION, involved, marked};
 use route_store::{
-    Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, PolicyStore as _, StoreError,
+    Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
 use tokio::sync::broadcast;

@@ -21,7 +21,7 @@ use rollouts_rpc::{
     error_chain,
     rollout::{CanaryStep, CanaryStrategy, ManagedRoute, RawJson, RolloutStatus, TrafficRouting},
 };
-use route_store::{PolicyStore as _, StoreError};
+use route_store::{RouteStore as _, StoreError};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

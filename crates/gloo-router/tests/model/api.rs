@@ -11,8 +11,8 @@ use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, 
 use json_patch::Patch;
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, Store, StoreError,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -395,9 +395,7 @@ impl RouteStore for Api {
             }
         }
     }
-}
 
-impl PolicyStore for Api {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.request(Target::Policies, "list", "MirrorPolicies")
             .await?;

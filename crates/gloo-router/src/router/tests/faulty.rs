@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, RequestContext, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, StoreError,
 };
 
 use rollouts_rpc::rollout::RolloutFacts;
@@ -191,9 +191,7 @@ impl RouteStore for Faulty {
         self.note("table");
         Ok(patched)
     }
-}
 
-impl PolicyStore for Faulty {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.reach("list", "policies").await?;
         self.store.policies().await

@@ -10,8 +10,7 @@ use rollouts_rpc::rollout::RolloutFacts;
 use route_planner::involved;
 use route_store::{
     CachedRollout, Change, ChangeKind, Endpoint, EndpointStream, Freshness, Keep as _, Permit,
-    PolicyStore, RequestContext, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection,
-    ServiceReader,
+    RequestContext, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -480,9 +479,7 @@ impl RouteStore for Process {
         self.know(written.clone(), ChangeKind::Written);
         Ok(written)
     }
-}
 
-impl PolicyStore for Process {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         self.ask("list", "policies", async { Vec::new() }).await
     }
