@@ -10,7 +10,7 @@ use gloo_router::{GlooRouter, Policy};
 use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable, ServicePort};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
-use route_store::{Freshness, MemoryRouteStore, RouteStore as _, ServiceReader as _, StoreError};
+use route_store::{Freshness, MemoryRouteStore, RolloutReader as _, RouteStore as _, StoreError};
 use serde_json::Value;
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;

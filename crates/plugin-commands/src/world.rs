@@ -15,7 +15,7 @@ use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
 use route_store::{
     Clusters, Freshness, KubeRouteStore, MemoryRouteStore, RolloutDoc, RolloutReader as _,
-    RouteStore as _, ServiceReader as _, StoreError,
+    RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
 

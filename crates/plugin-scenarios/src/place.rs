@@ -10,8 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection, Store,
+    StoreError,
 };
 use serde_json::{Value, json};
 
@@ -167,9 +167,7 @@ impl<S: RolloutReader> RolloutReader for Watched<S> {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.store.rollout(key).await
     }
-}
 
-impl<S: ServiceReader> ServiceReader for Watched<S> {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.store.service_ports(key).await
     }

@@ -20,7 +20,7 @@ use crate::kube_api::compare;
 use crate::{
     CompactTable, Endpoint, EndpointStream, FRESH, Freshness, Informer, Keep, KubeRouteStore,
     Lease, LeaseReader, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
 };
 
 /// How long calls wait for the first list, from the creation of the store.
@@ -354,10 +354,7 @@ impl RolloutReader for CachedRouteStore {
     fn is_called_for(&self, key: &ObjectKey) {
         self.rollouts.watch(&key.namespace);
     }
-}
 
-/// Endpoints are not cached: they are watched only while a promotion is held.
-impl ServiceReader for CachedRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.live.local.service_ports(key).await
     }

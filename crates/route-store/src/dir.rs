@@ -22,8 +22,8 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    Freshness, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
-    error::label, lock, resources::Service,
+    Freshness, RolloutDoc, RolloutReader, RouteStore, Selection, StoreError, error::label, lock,
+    resources::Service,
 };
 
 /// Namespace of a document without one.
@@ -136,10 +136,7 @@ impl RolloutReader for DirRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         StoreError::or_none(self.object(key).await)
     }
-}
 
-/// A directory has no endpoints.
-impl ServiceReader for DirRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         let service = StoreError::or_none(self.object::<Service>(key).await)?;
         Ok(service.map(|it| ServicePort::all(it.raw())))

@@ -3,10 +3,8 @@
 //! They are read from EndpointSlices. Endpoints objects are deprecated, have at most 1,000 addresses, and the controller's
 //! role has no permission to watch them.
 
-use std::collections::BTreeSet;
-
-use futures::stream::{self, BoxStream};
-use gloo_types::{Document, ObjectKey, ServicePort};
+use futures::stream::BoxStream;
+use gloo_types::Document;
 use serde::Deserialize;
 
 use crate::StoreError;
@@ -34,47 +32,6 @@ pub struct Endpoint {
 /// Yields the endpoints of some Services after each change and several times a minute; `None` while they are stale or
 /// unknown. It never ends.
 pub type EndpointStream<'s> = BoxStream<'s, Option<Vec<Endpoint>>>;
-
-/// Looks up Services, and looks up and watches their endpoints. By default a store has no endpoints.
-pub trait ServiceReader: Send + Sync + 'static {
-    /// Returns the TCP ports of a Service; `None` if the Service does not exist.
-    ///
-    /// # Errors
-    /// Returns `Err` if the store cannot be read.
-    fn service_ports(
-        &self,
-        key: &ObjectKey,
-    ) -> impl Future<Output = Result<Option<Vec<ServicePort>>, StoreError>> + Send;
-
-    /// Returns the endpoints of `services`; `None` if the store has no endpoints at all.
-    ///
-    /// # Errors
-    /// Returns `Err` if the store cannot be read.
-    fn endpoints(
-        &self,
-        _namespace: &str,
-        _services: &[&str],
-    ) -> impl Future<Output = Result<Option<Vec<Endpoint>>, StoreError>> + Send {
-        async { Ok(None) }
-    }
-
-    /// Watches the endpoints of `services`. In a store without endpoints the stream never yields.
-    fn watch_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
-        Box::pin(stream::pending())
-    }
-
-    /// Returns the uids of the Pods whose label `rollouts-pod-template-hash` is `hash`.
-    ///
-    /// # Errors
-    /// Returns `Err` if the store cannot be read.
-    fn pods_of_version(
-        &self,
-        _namespace: &str,
-        _hash: &str,
-    ) -> impl Future<Output = Result<BTreeSet<String>, StoreError>> + Send {
-        async { Ok(BTreeSet::new()) }
-    }
-}
 
 #[derive(Deserialize)]
 struct SliceContent {

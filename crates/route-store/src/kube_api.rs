@@ -41,13 +41,14 @@ mod proof;
 mod send;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, future, stream};
 use gloo_types::{
-    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc,
+    RouteTableSelector, ServicePort,
 };
 use json_patch::Patch;
 use kube::{
@@ -65,12 +66,13 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::endpoints::endpoints_in;
 use crate::event_sink::EventWriter;
 use crate::lease::{Lease, LeaseReader};
-use crate::resources::{CoreEvent, LeaseObject};
+use crate::resources::{CoreEvent, EndpointSlice, LeaseObject, Pod, Service};
 use crate::{
-    Freshness, Observer, Priority, RolloutDoc, RolloutReader, RouteStore, Selection, StoreError,
-    lock, with_priority,
+    Endpoint, Freshness, Observer, Priority, RolloutDoc, RolloutReader, RouteStore, Selection,
+    StoreError, lock, with_priority,
 };
 
 #[cfg(test)]
@@ -78,6 +80,7 @@ pub(crate) use client_error::CertificateFault;
 pub use client_error::ClientError;
 pub use connect::{ConnectError, KubeAccess, user_agent, user_agent_header};
 use connect::{connect, wrapped};
+use endpoints::{pods_of, slices_of};
 use gate::Gate;
 pub(crate) use informer::compare;
 pub use informer::{Informer, InformerStatus, ScopeStatus, Unknown};
@@ -340,6 +343,34 @@ impl RolloutReader for KubeRouteStore {
         let params = ListParams::default().limit(1);
         let request = call.path.list(&params);
         Ok(StoreError::or_none(self.send(&call, request).await)?.is_some())
+    }
+
+    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
+        let service = StoreError::or_none(self.get_object::<Service>(key).await)?;
+        Ok(service.map(|it| ServicePort::all(it.raw())))
+    }
+
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        let params = ListParams::default().labels(&slices_of(services));
+        let slices = self.list::<EndpointSlice>(Some(namespace), params).await?;
+        let endpoints: Result<Vec<_>, _> = slices.iter().map(endpoints_in).collect();
+        Ok(Some(endpoints?.concat()))
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let call = Call::many::<Pod>("list", Some(namespace));
+        let params = ListParams::default().labels(&pods_of(hash));
+        let pods = self.list_pages(&call, params, Request::list_metadata);
+        let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
+        Ok(pods.await?.iter().filter_map(uid).collect())
     }
 }
 

@@ -39,9 +39,13 @@ mod table;
 #[cfg(all(test, feature = "kube"))]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use futures::stream;
+use gloo_types::{
+    Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort,
+};
 use json_patch::Patch;
 use rollout_types::{Rollout, RolloutFacts};
 use serde_json::Value;
@@ -50,7 +54,7 @@ pub use bucket::RequestLimits;
 #[cfg(feature = "kube")]
 pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
-pub use endpoints::{Endpoint, EndpointStream, ServiceReader};
+pub use endpoints::{Endpoint, EndpointStream};
 pub use error::StoreError;
 pub use keep::{Change, ChangeKind, Keep, Kept};
 #[cfg(feature = "kube")]
@@ -83,9 +87,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub type RolloutDoc = Document<Rollout>;
 
 /// All traits that a traffic router needs.
-pub trait Store: RouteStore + RolloutReader + ServiceReader {}
+pub trait Store: RouteStore + RolloutReader {}
 
-impl<S: RouteStore + RolloutReader + ServiceReader> Store for S {}
+impl<S: RouteStore + RolloutReader> Store for S {}
 
 /// Reads and writes RouteTables and MirrorPolicies.
 pub trait RouteStore: Send + Sync + 'static {
@@ -192,7 +196,7 @@ pub trait RouteStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Looks up Rollouts.
+/// Looks up Rollouts, their Services, and the endpoints of these, which it also watches. By default a store has no endpoints.
 ///
 /// The controller sends the Rollout with each call, but Go's gob drops pointers to zero values. Only the stored object
 /// distinguishes a field that is 0 from an absent one.
@@ -250,4 +254,42 @@ pub trait RolloutReader: Send + Sync + 'static {
 
     /// Notes that a call concerns this Rollout, so that a store without permission for all namespaces follows its namespace.
     fn is_called_for(&self, _key: &ObjectKey) {}
+
+    /// Returns the TCP ports of a Service; `None` if the Service does not exist.
+    ///
+    /// # Errors
+    /// Returns `Err` if the store cannot be read.
+    fn service_ports(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<Vec<ServicePort>>, StoreError>> + Send;
+
+    /// Returns the endpoints of `services`; `None` if the store has no endpoints at all.
+    ///
+    /// # Errors
+    /// Returns `Err` if the store cannot be read.
+    fn endpoints(
+        &self,
+        _namespace: &str,
+        _services: &[&str],
+    ) -> impl Future<Output = Result<Option<Vec<Endpoint>>, StoreError>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Watches the endpoints of `services`. In a store without endpoints the stream never yields.
+    fn watch_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
+        Box::pin(stream::pending())
+    }
+
+    /// Returns the uids of the Pods whose label `rollouts-pod-template-hash` is `hash`.
+    ///
+    /// # Errors
+    /// Returns `Err` if the store cannot be read.
+    fn pods_of_version(
+        &self,
+        _namespace: &str,
+        _hash: &str,
+    ) -> impl Future<Output = Result<BTreeSet<String>, StoreError>> + Send {
+        async { Ok(BTreeSet::new()) }
+    }
 }

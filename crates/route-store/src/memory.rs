@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::{
     Endpoint, EndpointStream, Freshness, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError,
+    StoreError,
     endpoints::{POD_HASH, endpoints_in},
     lock,
     resources::{EndpointSlice, Pod, Service},
@@ -302,9 +302,7 @@ impl RolloutReader for MemoryRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         StoreError::or_none(self.state().get(key))
     }
-}
 
-impl ServiceReader for MemoryRouteStore {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         let state = self.state();
         Ok(state.objects.get(&id::<Service>(key)).map(ServicePort::all))

@@ -137,20 +137,19 @@ impl Keep for RolloutKeeper {
             metadata: ObjectMeta,
         }
 
-        let rollout = serde_json::from_str::<Rollout>(object);
-        let plugin = match &rollout {
-            Ok(rollout) => self.plugin(rollout),
+        let (plugin, rollout) = match serde_json::from_str::<Rollout>(object) {
+            Ok(rollout) => (self.plugin(&rollout), rollout),
             // As with an invalid plugin block: an error would fail the whole list, and the block must not count as removed.
-            Err(_) => Some(PluginFacts::default()),
+            Err(_) => {
+                let Unreadable { metadata } = serde_json::from_str(object)?;
+                let rollout = Rollout::default();
+                let rollout = Rollout {
+                    metadata,
+                    ..rollout
+                };
+                (Some(PluginFacts::default()), rollout)
+            }
         };
-        let rollout = rollout.or_else(|_| {
-            let Unreadable { metadata } = serde_json::from_str(object)?;
-            let rollout = Rollout::default();
-            Ok::<_, serde_json::Error>(Rollout {
-                metadata,
-                ..rollout
-            })
-        })?;
         Ok(CachedRollout {
             key: ObjectKey::new(&rollout.metadata.namespace, &rollout.metadata.name),
             facts: RolloutFacts::of(&rollout),

@@ -11,8 +11,8 @@ use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, 
 use json_patch::Patch;
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, Store, StoreError,
+    Endpoint, Freshness, MemoryRouteStore, RolloutDoc, RolloutReader, RouteStore, Selection, Store,
+    StoreError,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -429,9 +429,7 @@ impl RolloutReader for Api {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.memory().rollout(key).await
     }
-}
 
-impl ServiceReader for Api {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.memory().service_ports(key).await
     }

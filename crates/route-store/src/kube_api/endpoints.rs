@@ -1,4 +1,4 @@
-//! Services, EndpointSlices and the metadata of Pods in the Kubernetes API.
+//! EndpointSlices and the metadata of Pods in the Kubernetes API.
 //!
 //! The controller's role permits to list and watch Pods, but not to get one. Only the metadata of Pods is requested.
 
@@ -8,56 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use gloo_types::{Document, ObjectKey, ServicePort};
-use kube::core::Request;
-use kube::core::params::ListParams;
+use gloo_types::{Document, ObjectKey};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::send::Call;
 use super::{Informer, KubeRouteStore};
 use crate::endpoints::{Endpoint, EndpointStream, POD_HASH, SERVICE_NAME, endpoints_in};
-use crate::resources::{EndpointSlice, Pod, Service};
-use crate::{FRESH, Keep, Kept, ServiceReader, StoreError};
+use crate::resources::EndpointSlice;
+use crate::{FRESH, Keep, Kept};
 
 /// Returns the label selector of the slices of `services`.
-fn slices_of(services: &[&str]) -> String {
+pub(super) fn slices_of(services: &[&str]) -> String {
     format!("{SERVICE_NAME} in ({})", services.join(","))
 }
 
 /// Returns the label selector of the Pods of a version.
-fn pods_of(hash: &str) -> String {
+pub(super) fn pods_of(hash: &str) -> String {
     format!("{POD_HASH}={hash}")
-}
-
-impl ServiceReader for KubeRouteStore {
-    async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
-        let service = StoreError::or_none(self.get_object::<Service>(key).await)?;
-        Ok(service.map(|it| ServicePort::all(it.raw())))
-    }
-
-    async fn endpoints(
-        &self,
-        namespace: &str,
-        services: &[&str],
-    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        let params = ListParams::default().labels(&slices_of(services));
-        let slices = self.list::<EndpointSlice>(Some(namespace), params).await?;
-        let endpoints: Result<Vec<_>, _> = slices.iter().map(endpoints_in).collect();
-        Ok(Some(endpoints?.concat()))
-    }
-
-    async fn pods_of_version(
-        &self,
-        namespace: &str,
-        hash: &str,
-    ) -> Result<BTreeSet<String>, StoreError> {
-        let call = Call::many::<Pod>("list", Some(namespace));
-        let params = ListParams::default().labels(&pods_of(hash));
-        let pods = self.list_pages(&call, params, Request::list_metadata);
-        let uid = |pod: &Value| Some(pod.pointer("/metadata/uid")?.as_str()?.to_owned());
-        Ok(pods.await?.iter().filter_map(uid).collect())
-    }
 }
 
 /// The longest time without an item in the stream: the watch can become stale without a change.

@@ -11,10 +11,10 @@ use kube::client::Body as HttpBody;
 use kube::core::Status;
 use serde_json::json;
 
-use gloo_types::{RouteTable, ServicePort};
+use gloo_types::RouteTable;
 
 use super::{connect::is_exempt, *};
-use crate::{FIELD_MANAGER, RequestContext, SentRequest, ServiceReader as _, with_context};
+use crate::{FIELD_MANAGER, RequestContext, SentRequest, with_context};
 
 mod age;
 mod histories;

@@ -11,7 +11,7 @@ use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector, ServicePort
 use json_patch::Patch;
 use route_store::{
     Endpoint, Freshness, MemoryRouteStore, RequestContext, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError,
+    Selection, StoreError,
 };
 
 use rollouts_rpc::rollout::RolloutFacts;
@@ -237,9 +237,7 @@ impl RolloutReader for Faulty {
         self.reach("get", "rollout").await?;
         self.store.rollout(key).await
     }
-}
 
-impl ServiceReader for Faulty {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         *self.services_read.lock().unwrap() += 1;
         self.reach("get", "service").await?;

@@ -10,7 +10,7 @@ use rollouts_rpc::rollout::RolloutFacts;
 use route_planner::involved;
 use route_store::{
     CachedRollout, Change, ChangeKind, Endpoint, EndpointStream, Freshness, Keep as _, Permit,
-    RequestContext, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader,
+    RequestContext, RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -524,9 +524,7 @@ impl RolloutReader for Process {
         let cached = self.cache().rollouts.get(key).cloned();
         Ok(cached.map(|it| it.facts.clone()).filter(known))
     }
-}
 
-impl ServiceReader for Process {
     async fn service_ports(&self, key: &ObjectKey) -> Result<Option<Vec<ServicePort>>, StoreError> {
         self.world.api.service_ports(key).await
     }
