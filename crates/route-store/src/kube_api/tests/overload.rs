@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::kube_api::watch::{Scope, Source, Watch};
-use crate::{Outcome, Priority, RequestLimits};
+use crate::{Outcome, Permit, Priority, RequestLimits, with_permit};
 
 /// The behaviour of a fake API server.
 #[derive(Clone)]
@@ -450,6 +450,22 @@ async fn a_fifth_of_the_burst_is_reserved_for_an_abort() {
     // A request whose turn would come too late fails at once.
     assert_eq!(fake.start.elapsed(), Duration::ZERO);
     assert_eq!(fake.times().len(), 10);
+}
+
+/// While a request pauses before its next try, its permit is withdrawn.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_the_last_try_says_more_than_the_gate() {
+    let fake = Fake::new(Does::RetryAfter(503, 1));
+    let store = fake.store(None);
+    let permit = Permit::default();
+    let withdrawn = async {
+        sleep(Duration::from_millis(500)).await;
+        permit.withdraw();
+    };
+    let (read, ()) = tokio::join!(with_permit(permit.clone(), read(&store)), withdrawn);
+    let error = read.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+    assert_eq!(fake.times(), [0]);
 }
 
 /// Rule D-42: a request ends 100 ms before the deadline of its call, whatever the API server does.
