@@ -107,12 +107,17 @@ pub struct KubeRouteStore {
     probes: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
+fn gate(access: &KubeAccess, observer: Arc<dyn Observer>) -> Arc<Gate> {
+    let (name, timeout) = (access.to_string(), access.request_timeout);
+    Arc::new(Gate::new(name, timeout, access.limits, observer))
+}
+
 impl KubeRouteStore {
     /// A store for the cluster in `access`. Reads no file and sends no request yet.
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
-            gate: Arc::new(Gate::new(&access, Arc::new(()))),
+            gate: gate(&access, Arc::new(())),
             access,
             given: None,
             client: OnceCell::new(),
@@ -136,7 +141,7 @@ impl KubeRouteStore {
     /// Reports every request to `observer`.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.gate = Arc::new(Gate::new(&self.access, observer));
+        self.gate = gate(&self.access, observer);
         self
     }
 

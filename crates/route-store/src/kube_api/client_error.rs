@@ -71,7 +71,7 @@ pub(super) fn first_cause(error: &(dyn Error + 'static)) -> String {
 
 /// An error of a connection, with the address of the API server: the errors of sockets and of TLS do not name the other side.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer from {0}")]
+#[error("{0}: {1}")]
 pub(super) struct NoAnswerFrom(pub(super) String, #[source] pub(super) BoxError);
 
 pub(super) fn one_line(text: &str) -> String {

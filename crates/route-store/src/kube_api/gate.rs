@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::KubeAccess;
 use super::breaker::{Breaker, Pass, Verdict};
 use crate::bucket::Bucket;
 use crate::{Observer, Priority, RequestLimits, lock};
@@ -55,12 +54,17 @@ pub(super) enum Rejection {
 }
 
 impl Gate {
-    /// The gate of the API server in `access`.
-    pub(super) fn new(access: &KubeAccess, observer: Arc<dyn Observer>) -> Self {
-        let budget = access.limits.map(|it| Budget::new(it, Instant::now()));
+    /// The gate of the API server `name`, whose requests have `timeout`.
+    pub(super) fn new(
+        name: String,
+        timeout: Duration,
+        limits: Option<RequestLimits>,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let budget = limits.map(|it| Budget::new(it, Instant::now()));
         Self {
-            name: access.to_string(),
-            timeout: access.request_timeout,
+            name,
+            timeout,
             breaker: Mutex::new(Guarded {
                 breaker: Breaker::new(),
                 reason: Arc::from(""),
@@ -337,11 +341,9 @@ mod tests {
     /// A request is queued behind one that is cancelled after half a second.
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_request_lets_the_next_one_move_up() {
-        let access = KubeAccess {
-            limits: Some(RequestLimits { qps: 1.0, burst: 1 }),
-            ..KubeAccess::default()
-        };
-        let gate = Gate::new(&access, Arc::new(()));
+        let limits = RequestLimits { qps: 1.0, burst: 1 };
+        let name = "the API server".to_owned();
+        let gate = Gate::new(name, Duration::from_secs(3), Some(limits), Arc::new(()));
         let begin = Instant::now();
         let end = begin + Duration::from_secs(60);
         assert!(gate.enter(Call, end).await.is_ok());
