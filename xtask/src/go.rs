@@ -18,14 +18,11 @@ pub(crate) const MODULE: &str = "tests/go/rollouts";
 const GOB: &str = "tests/go/gob";
 /// The module that compares the patterns that we accept with RE2.
 const RE2: &str = "tests/go/re2";
-/// The module that pins the Argo CD whose packages call our generator.
+/// The module that pins the Argo CD whose packages call our generator, and the API server of the tests, the newest. They are one
+/// module because they need the same packages of Kubernetes, which are then compiled once.
 const ARGO_CD: &str = "tests/go/argocd";
 /// The module that judges objects by the protos of Gloo's vendor.
 const GLOO: &str = "tests/go/gloo";
-/// The module that pins the API server of the tests, the newest.
-const KUBERNETES: &str = "tests/go/kubernetes";
-/// The module that pins the Helm that renders the generator's chart.
-const HELM: &str = "tests/go/helm";
 /// The module that pins the Prometheus that checks alerts, dashboard and queries.
 const PROMETHEUS: &str = "tests/go/prometheus";
 /// The package and the program of the generator.
@@ -38,7 +35,7 @@ const SAMPLES: &str = "github.com/argoproj/argo-rollouts/test/cmd";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5";
-const HELM_COMMAND: &str = "helm.sh/helm/v3/cmd/helm";
+const HELM: &str = "helm.sh/helm/v3/cmd/helm";
 
 const STRIPPED: &str = "-s -w";
 
@@ -52,10 +49,10 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
     let bin = bin(sh);
-    let api_server = api_server_flags(&sh.read_file(Path::new(KUBERNETES).join("go.mod"))?)?;
+    let api_server = api_server_flags(&sh.read_file(Path::new(ARGO_CD).join("go.mod"))?)?;
     let api_server = cmd!(
         sh,
-        "go -C {KUBERNETES} build -ldflags {api_server} -o {bin}/kube-apiserver {API_SERVER}"
+        "go -C {ARGO_CD} build -ldflags {api_server} -o {bin}/kube-apiserver {API_SERVER}"
     );
     go(sh, api_server).run()?;
     let build = |go_mod: &str, output: &str, package: &str| {
@@ -68,6 +65,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     };
     build("go.mod", "etcd", ETCD)?;
     build("go.mod", "kustomize", KUSTOMIZE)?;
+    build("go.mod", "helm", HELM)?;
     build("go.mod", "go-plugin", "./plugin")?;
     build("go.mod", "go-plugin-broken", "./broken")?;
     for (output, sample) in [
@@ -78,11 +76,6 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         let package = format!("{SAMPLES}/{sample}-plugin-sample");
         build("go.mod", output, &package)?;
     }
-    let helm = cmd!(
-        sh,
-        "go -C {HELM} build -ldflags {STRIPPED} -o {bin}/helm {HELM_COMMAND}"
-    );
-    go(sh, helm).run()?;
     let judge = cmd!(sh, "go -C {GLOO} build -ldflags {STRIPPED} -o {bin}/gloo .");
     go(sh, judge).run()?;
     for release in RELEASES.iter().filter(|release| release.always) {
@@ -311,11 +304,14 @@ fn bin(sh: &Shell) -> PathBuf {
     target_dir(sh).join("go/bin")
 }
 
-/// Runs Go with a cache in cargo's target directory, so that CI caches both together, and with the version of Go that the module
-/// needs.
+/// The Go that compiles every module, or a newer one that a module needs. With a Go of its own, each module would compile the
+/// standard library and every package that it shares with others again.
+const TOOLCHAIN: &str = "go1.27.4+auto";
+
+/// Runs Go with a cache in cargo's target directory, so that CI caches both together.
 pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
     command
-        .env("GOTOOLCHAIN", "auto")
+        .env("GOTOOLCHAIN", TOOLCHAIN)
         .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")
 }
