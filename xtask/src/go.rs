@@ -120,7 +120,10 @@ pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Returns `Err` if the measuring fails.
 pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
+    let figures = cmd!(
+        sh,
+        "go -C {MODULE} test -vet=off -count=1 -run ^TestFigures$"
+    );
     Ok(go(sh, figures)
         // The host collects its garbage as the controller does.
         .env("GOGC", "100")
@@ -162,9 +165,11 @@ impl Programs {
 /// # Errors
 /// Returns `Err` if a build or a test fails.
 pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
-    Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1 ./grpc"))
-        .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
-        .run()?)
+    Ok(
+        go(sh, cmd!(sh, "go -C {MODULE} test -vet=off -count=1 ./grpc"))
+            .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
+            .run()?,
+    )
 }
 
 /// Runs the differential test of the gob codec.
