@@ -517,6 +517,36 @@ async fn c_1_single_namespaces_are_watched_whatever_happens_to_the_lists_of_all(
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_cache_knows_which_tables_a_rollout_does_not_select() {
+    let world = World::new().await;
+    world.api.put("routetables", table("other", vec![route_to("web")]));
+    world.api.put("rollouts", mirrored());
+    world.api.put(
+        "rollouts",
+        json!({"metadata": {"namespace": "shop", "name": "plain"}}),
+    );
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(Watched::rollouts(&*world.store), 2);
+    let check = |rollout: &str, table: &str, expect: bool| {
+        let (rollout, table) = (
+            ObjectKey::new("shop", rollout),
+            ObjectKey::new("mesh", table),
+        );
+        assert_eq!(
+            world.store.deselects(&rollout, &table),
+            expect,
+            "{rollout} {table}"
+        );
+    };
+    check("web", "shop", false);
+    check("web", "other", true);
+    // Of these nothing is known, so nothing may be restored.
+    check("web", "gone", false);
+    check("plain", "shop", false);
+    check("gone", "shop", false);
+}
+
 /// C-4
 #[tokio::test(start_paused = true)]
 async fn a_rollout_is_absent_only_if_that_is_proven() {
