@@ -137,7 +137,9 @@ pub enum Refusal {
     #[error("maxTrafficWeight is {0}: it must be at least 1")]
     MaxWeight(i32),
     /// No selected route leads to the stable Service.
-    #[error("no selected route leads to {stable}: check stableService, {selectors}; found {found}")]
+    #[error(
+        "no selected route leads to {stable}: check stableService, stableDestination, {selectors}; found {found}"
+    )]
     NoStableRoute {
         /// Kind, namespace and name of the stable destination.
         stable: String,

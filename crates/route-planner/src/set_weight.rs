@@ -555,7 +555,7 @@ impl<'w, 'a> Request<'w, 'a> {
                 .map(|(_, _, weight)| *weight)
                 .or(is_anchor.then_some(0))
             else {
-                if destination.is_explicit_zero() {
+                if destination.is_explicit_zero() && !self.keeps_zero {
                     idle.push((at, destination));
                 } else {
                     foreign.push(destination);
