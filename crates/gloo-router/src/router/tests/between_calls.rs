@@ -68,6 +68,35 @@ async fn the_fence_is_asked_before_each_write_of_a_collection() {
     check_collection(3, &["delete", "delete", "table"]).await;
 }
 
+/// Collects what a Rollout left in a table that it no longer selected, while it selects these tables.
+async fn check_deselected(now: &[&str], expect: &[&str]) {
+    let fixture = mirrored().await;
+    let block = json!({"routeTableSelector": {"names": now, "namespace": "mesh"}});
+    let live = json!({
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"strategy": {"canary": {
+            "stableService": "web",
+            "canaryService": "web-canary",
+            "trafficRouting": {"plugins": {"solo-io/glooplatform": block}},
+        }}},
+    });
+    fixture.store.put_rollout(live).unwrap();
+    let part = Part {
+        rollout: ObjectKey::new("shop", "web"),
+        table: key(),
+    };
+    let fence = Allows::times(9);
+    let collected = fixture.router.collect(&part, Orphanage::Deselected, &fence);
+    collected.await;
+    assert_eq!(fixture.store.taken(), expect, "{now:?}");
+}
+
+#[tokio::test]
+async fn a_table_that_is_selected_again_is_not_restored() {
+    check_deselected(&["shop", "shop-2"], &[]).await;
+    check_deselected(&["shop-2"], &["delete", "table"]).await;
+}
+
 /// Returns a Rollout with this status.
 fn with_status(status: Value) -> Rollout {
     let mut rollout = rollout(select_shop());

@@ -520,7 +520,9 @@ async fn c_1_single_namespaces_are_watched_whatever_happens_to_the_lists_of_all(
 #[tokio::test(start_paused = true)]
 async fn the_cache_knows_which_tables_a_rollout_does_not_select() {
     let world = World::new().await;
-    world.api.put("routetables", table("other", vec![route_to("web")]));
+    world
+        .api
+        .put("routetables", table("other", vec![route_to("web")]));
     world.api.put("rollouts", mirrored());
     world.api.put(
         "rollouts",

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use rollouts_rpc::rollout::{TrafficWeights, WeightDestination as Recorded};
+use route_store::FRESH;
 
 use super::*;
 
@@ -309,6 +310,31 @@ async fn without_endpoints_nothing_is_held() {
         .unwrap();
     nowhere.set_weight(&promoted(), 0).await.unwrap();
     nowhere.check_restored();
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_are_watched_are_not_read_again() {
+    let fixture = at(100).await;
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    let (promotions, _) = fixture.router.holds().all();
+    let watched = route_planner::promotion::Observation::Incomplete {
+        ready: 0,
+        wanted: 2,
+    };
+    fixture
+        .router
+        .holds()
+        .set_observation(&promotions[0], Some(watched));
+    for (seconds, reads) in [(0.0, 0), (FRESH.as_secs_f32() - 0.1, 0), (0.1, 1)] {
+        sleep(seconds).await;
+        let before = fixture.store.endpoints_read();
+        fixture.set_weight(&promoted(), 0).await.unwrap();
+        assert_eq!(
+            fixture.store.endpoints_read() - before,
+            reads,
+            "after {seconds} s more"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
