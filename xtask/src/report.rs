@@ -67,25 +67,24 @@ impl Report {
     }
 }
 
-/// Another process of this program that runs in parallel, with its output in a file.
+/// A process that runs in parallel, with its output in a file.
 pub(crate) struct ParallelRun {
     process: Child,
     output: PathBuf,
 }
 
 impl ParallelRun {
-    /// Starts this program with other arguments.
+    /// Starts the process.
     ///
     /// # Errors
     /// Returns `Err` if the file cannot be created or the process does not start.
-    pub(crate) fn start(args: &[&str], output: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command, output: PathBuf) -> anyhow::Result<Self> {
         if let Some(directory) = output.parent() {
             fs::create_dir_all(directory)?;
         }
         let file =
             File::create(&output).with_context(|| format!("cannot create {}", output.display()))?;
-        let process = Command::new(std::env::current_exe()?)
-            .args(args)
+        let process = command
             .stdin(Stdio::null())
             .stderr(file.try_clone()?)
             .stdout(file)
@@ -101,7 +100,7 @@ impl ParallelRun {
         let status = self.process.wait()?;
         say(&String::from_utf8_lossy(&fs::read(&self.output)?));
         if !status.success() {
-            bail!("the process ended with {status}, see its list of steps above");
+            bail!("the process ended with {status}, see its output above");
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the tiers of the testing ladder, least powerful first.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
@@ -114,7 +115,8 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             .into_iter()
             .chain(matrix)
             .collect();
-        host = Some(ParallelRun::start(&arguments, output)?);
+        let mut this = Command::new(std::env::current_exe()?);
+        host = Some(ParallelRun::start(this.args(arguments), output)?);
     }
     if asked(Tier::Tidy) {
         tidy::steps(sh, &mut report);
@@ -155,6 +157,12 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
     if with_go(Tier::Host) && !is_parallel {
+        // They wait for 95 s, so they run beside the others.
+        let mut argo_cd = None;
+        report.step("build: the tests with Argo CD's own packages", || {
+            argo_cd = Some(go::start_argo_cd_tests(sh, args.matrix)?);
+            Ok(())
+        });
         report.step("host: Go's gob", || go::gob_tests(sh));
         report.step("host: patterns of RE2", || go::re2_tests(sh));
         report.step("host: the controllers' client packages", || {
@@ -167,7 +175,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             go::prometheus_tests(sh)
         });
         report.step("host: Argo CD's own packages", || {
-            go::argo_cd_tests(sh, args.matrix)
+            argo_cd.context("they were not built")?.finish()
         });
     }
     if with_go(Tier::Cluster) {
