@@ -1,7 +1,6 @@
 //! Builds and tests that need Go: the packages of the controller and of Argo CD, the controller, etcd and kube-apiserver.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use xshell::{Cmd, Shell, cmd};
@@ -196,25 +195,17 @@ pub(crate) fn re2_tests(sh: &Shell) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// Compiles and starts the tests with Argo CD's generators, templates and reconciler, which call our generator; with `vet`, go vet
-/// reads them first.
+/// Starts the tests with Argo CD's generators, templates and reconciler, which call our generator; with `vet`, go vet reads the
+/// tests too.
 ///
 /// # Errors
-/// Returns `Err` if a build fails or the tests do not start.
+/// Returns `Err` if a build fails or Go does not start.
 pub(crate) fn start_argo_cd_tests(sh: &Shell, vet: bool) -> anyhow::Result<ParallelRun> {
-    if vet {
-        // Vet reads all packages of Argo CD and Kubernetes too, which takes minutes.
-        go(sh, cmd!(sh, "go -C {ARGO_CD} vet")).run()?;
-    }
-    let test = bin(sh).join("argocd.test");
-    let compile = cmd!(sh, "go -C {ARGO_CD} test -c -vet=off -o {test}");
-    go(sh, compile).run()?;
-    let mut tests = Command::new(&test);
-    tests
-        .arg("-test.timeout=10m")
-        .current_dir(sh.current_dir().join(ARGO_CD))
+    // Vet reads all packages of Argo CD and Kubernetes, which takes minutes.
+    let vet = (!vet).then_some("-vet=off");
+    let tests = go(sh, cmd!(sh, "go -C {ARGO_CD} test {vet...} -count=1"))
         .env("GENERATOR_BINARY", Programs::build(sh)?.generator());
-    ParallelRun::start(&mut tests, test.with_extension("log"))
+    ParallelRun::start(&mut tests.into(), bin(sh).join("argo-cd.log"))
 }
 
 /// Tests the alerts on recorded series, parses every query of `deploy/observability` with Prometheus, and draws the dashboard.

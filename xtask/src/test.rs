@@ -159,7 +159,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if with_go(Tier::Host) && !is_parallel {
         // They wait for 95 s, so they run beside the others.
         let mut argo_cd = None;
-        report.step("build: the tests with Argo CD's own packages", || {
+        report.step("host: Argo CD's own packages begin", || {
             argo_cd = Some(go::start_argo_cd_tests(sh, args.matrix)?);
             Ok(())
         });
@@ -175,7 +175,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             go::prometheus_tests(sh)
         });
         report.step("host: Argo CD's own packages", || {
-            argo_cd.context("they were not built")?.finish()
+            argo_cd.context("they did not begin")?.finish()
         });
     }
     if with_go(Tier::Cluster) {
