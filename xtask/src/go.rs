@@ -323,7 +323,7 @@ pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
         .env("GOTOOLCHAIN", TOOLCHAIN)
         .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")
-        // The compiler then needs a fifth less CPU, and some hundred MB more memory.
+        // The compiler then needs a fifth less CPU, and more memory.
         .env("GOGC", "400")
 }
 

@@ -157,7 +157,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
     if with_go(Tier::Host) && !is_parallel {
-        // They wait for 95 s, so they run beside the others.
+        // Argo CD's tests wait for 95 s, so they run beside the others.
         let mut argo_cd = None;
         report.step("host: Argo CD's own packages begin", || {
             argo_cd = Some(go::start_argo_cd_tests(sh, args.matrix)?);

@@ -125,16 +125,20 @@ fn select_shop() -> Value {
     json!({"routeTableSelector": {"name": "shop", "namespace": "mesh"}})
 }
 
-fn rollout(block: Value) -> Rollout {
-    let rollout = json!({
+/// The Rollout of most tests, as an API server has it.
+fn rollout_object(block: Value) -> Value {
+    json!({
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"strategy": {"canary": {
             "stableService": "web",
             "canaryService": "web-canary",
             "trafficRouting": {"plugins": {"solo-io/glooplatform": block}},
         }}},
-    });
-    serde_json::from_value(rollout).unwrap()
+    })
+}
+
+fn rollout(block: Value) -> Rollout {
+    serde_json::from_value(rollout_object(block)).unwrap()
 }
 
 fn canary(rollout: &mut Rollout) -> &mut CanaryStrategy {

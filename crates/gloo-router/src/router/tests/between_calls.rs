@@ -46,16 +46,20 @@ async fn mirrored() -> Fixture {
     fixture
 }
 
-/// Collects what a deleted Rollout left, while the fence allows so many writes.
-async fn check_collection(allowed: usize, expect: &[&str]) {
-    let fixture = mirrored().await;
+/// Collects what the Rollout left in one of the tables, while the fence allows so many writes.
+async fn collect(fixture: &Fixture, why: Orphanage, allowed: usize) {
     let part = Part {
         rollout: ObjectKey::new("shop", "web"),
         table: key(),
     };
     let fence = Allows::times(allowed);
-    let collected = fixture.router.collect(&part, Orphanage::Deleted, &fence);
-    collected.await;
+    fixture.router.collect(&part, why, &fence).await;
+}
+
+/// Collects what a deleted Rollout left, while the fence allows so many writes.
+async fn check_collection(allowed: usize, expect: &[&str]) {
+    let fixture = mirrored().await;
+    collect(&fixture, Orphanage::Deleted, allowed).await;
     assert_eq!(fixture.store.taken(), expect, "{allowed} allowed");
 }
 
@@ -68,26 +72,12 @@ async fn the_fence_is_asked_before_each_write_of_a_collection() {
     check_collection(3, &["delete", "delete", "table"]).await;
 }
 
-/// Collects what a Rollout left in a table that it no longer selected, while it selects these tables.
+/// Collects what a Rollout left in a table that it did not select a while ago; now it selects these tables.
 async fn check_deselected(now: &[&str], expect: &[&str]) {
     let fixture = mirrored().await;
     let block = json!({"routeTableSelector": {"names": now, "namespace": "mesh"}});
-    let live = json!({
-        "metadata": {"name": "web", "namespace": "shop"},
-        "spec": {"strategy": {"canary": {
-            "stableService": "web",
-            "canaryService": "web-canary",
-            "trafficRouting": {"plugins": {"solo-io/glooplatform": block}},
-        }}},
-    });
-    fixture.store.put_rollout(live).unwrap();
-    let part = Part {
-        rollout: ObjectKey::new("shop", "web"),
-        table: key(),
-    };
-    let fence = Allows::times(9);
-    let collected = fixture.router.collect(&part, Orphanage::Deselected, &fence);
-    collected.await;
+    fixture.store.put_rollout(rollout_object(block)).unwrap();
+    collect(&fixture, Orphanage::Deselected, 9).await;
     assert_eq!(fixture.store.taken(), expect, "{now:?}");
 }
 

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use rollouts_rpc::rollout::{TrafficWeights, WeightDestination as Recorded};
+use route_planner::promotion::Observation;
 use route_store::FRESH;
 
 use super::*;
@@ -317,7 +318,7 @@ async fn endpoints_that_are_watched_are_not_read_again() {
     let fixture = at(100).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
     let (promotions, _) = fixture.router.holds().all();
-    let watched = route_planner::promotion::Observation::Incomplete {
+    let watched = Observation::Incomplete {
         ready: 0,
         wanted: 2,
     };
