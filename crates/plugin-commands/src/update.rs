@@ -43,7 +43,8 @@ pub(super) struct Pass {
     pub(super) is_waiting: bool,
     /// Whether the controller would weight the canary, but it has no available Pods.
     pub(super) lacks_pods: bool,
-    /// The weight that the canary gets before all its Pods are available, because the steps were skipped.
+    /// The weight that the canary gets as soon as its first Pod is available, if a rollback skips the steps and the canary needs
+    /// several Pods.
     pub(super) first_pods_get: Option<i32>,
     pub(super) rollout: Rollout,
     pub(super) calls: Vec<Call>,

@@ -31,7 +31,7 @@ pub trait Stage {
     /// Returns `Err` with the reason if the command is not possible now, or fails.
     fn carry_out(&mut self, command: Command) -> impl Future<Output = Result<(), StageError>>;
 
-    /// Updates the counts and does what is due. Called ten times per second.
+    /// Updates the counts, and starts the work whose time has come, such as a reconcile. Called ten times per second.
     ///
     /// # Errors
     /// Returns `Err` if the stage cannot continue.

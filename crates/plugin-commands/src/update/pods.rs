@@ -69,7 +69,7 @@ impl Update<'_> {
         }
     }
 
-    /// Returns the weight that the canary gets as soon as one of several Pods is available, if that depends on no step.
+    /// Returns the weight that the canary gets as soon as one of several Pods is available, if a rollback skips the steps.
     pub(super) fn weight_of_first_pods(&self) -> Option<i32> {
         let is_at_end = self.index() == Some(self.steps().len());
         let is_early = self.canary.available == 0 && self.wanted(None).0 > 1;

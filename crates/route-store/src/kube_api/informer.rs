@@ -3,9 +3,9 @@
 //! An [`Informer`] watches one, some or all namespaces, and keeps each object in the form of its [`Keep`]. A read states the
 //! maximum age, and returns objects only if the API server has proven that they are not older, so that no decision uses stale
 //! objects. A proof is the answer to a request, and as old as the request: the end of a list proves the content as of the
-//! time at which the list was asked for, and a bookmark as of the time at which its watch was asked for. Nothing else is one.
-//! Events of a watch may have been in a buffer for as long as the process or a connection stood still, and a watch without
-//! changes opens and ends just like one that has been cut off from them.
+//! time at which the list was asked for, and a bookmark as of the time at which its watch was asked for. Events are no proof: if
+//! the process or the connection was paused, they may have waited in a buffer. A watch that opens and ends without events is no
+//! proof either: it looks the same if no object changed and if the events were lost.
 //!
 //! A list is applied page by page. Objects that the list lacks are removed after its last page (mark and sweep), so a
 //! partial list never looks like a complete one.

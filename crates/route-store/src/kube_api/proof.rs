@@ -1,4 +1,4 @@
-//! How old the content of a cache can be: the time that has passed since a request was sent whose answer proves the content.
+//! The greatest age of a cache's content: the time since the cache sent the last request whose answer proved the content.
 
 use std::time::{Duration, SystemTime};
 
