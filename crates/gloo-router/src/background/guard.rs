@@ -190,3 +190,17 @@ impl KnownPods {
         self.new.contains(pod) || self.others.contains(pod)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only a Pod that was not behind a Service before is a reason to read the Pods again.
+    #[test]
+    fn the_pods_of_both_versions_are_known() {
+        let seen = ["new", "old"].map(str::to_owned);
+        let pods = KnownPods::of(BTreeSet::from(["new".to_owned()]), seen.iter());
+        let known = ["new", "old", "another"].map(|pod| pods.knows(pod));
+        assert_eq!(known, [true, true, false]);
+    }
+}

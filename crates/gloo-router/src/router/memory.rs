@@ -23,7 +23,7 @@ use crate::from_rpc::key;
 /// minutes. The state may be kept for twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// State of Rollouts that the calls do not carry. A Rollout at rest takes no memory.
+/// State of Rollouts that the calls do not carry. A Rollout at rest takes no memory, unless entries of its block select no route.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     rollouts: Mutex<Rollouts>,
@@ -31,7 +31,7 @@ pub(super) struct Memory {
     pub(super) locks: TableLocks,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct State {
     pass: Option<Pass>,
     hashes: Option<Hashes>,
@@ -47,7 +47,7 @@ struct State {
 }
 
 /// When a canary got all traffic.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Full {
     /// `metadata.uid` of the Rollout.
     uid: String,
@@ -58,7 +58,7 @@ struct Full {
 
 /// What SetWeight has to know of the earlier calls of a pass. A pass ends with SetWeight and VerifyWeight. A Rollout with
 /// another resource version belongs to another pass.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Pass {
     /// `metadata.resourceVersion` of the Rollout.
     version: String,
@@ -74,7 +74,7 @@ struct Pass {
 
 /// The hashes of the last UpdateHash. They are valid as long as the status names the same versions: the controller may call
 /// SetWeight before UpdateHash after the versions have changed.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Hashes {
     /// `metadata.uid` of the Rollout. Another Rollout of the same name must not use the hashes.
     uid: String,
@@ -309,7 +309,7 @@ impl Memory {
         let known = rollouts.by_key.get_mut(rollout);
         let mut state = known.map(|it| mem::take(&mut it.state)).unwrap_or_default();
         let changed = change(&mut state);
-        if state.is_empty() {
+        if state == State::default() {
             rollouts.by_key.remove(rollout);
         } else {
             let remembered = Remembered { state, used };
@@ -338,15 +338,6 @@ impl State {
     fn pass_of(&mut self, rollout: &Rollout) -> Option<&mut Pass> {
         let pass = self.pass.as_mut();
         pass.filter(|pass| pass.version == rollout.metadata.resource_version)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.pass.is_none()
-            && self.hashes.is_none()
-            && self.selected.is_empty()
-            && self.ports.is_empty()
-            && self.awaited.is_none()
-            && self.full.is_none()
     }
 }
 

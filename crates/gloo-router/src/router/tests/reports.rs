@@ -120,3 +120,31 @@ async fn a_table_that_gloo_rejects_is_reported() {
     assert_eq!(verified.await.unwrap(), Verification::NotVerified);
     reports.check(&["mesh/shop: RouteTable mesh/shop: Gloo says INVALID: no such Service"]);
 }
+
+/// At rest, when the router keeps no other state of the Rollout, and during an update.
+#[tokio::test]
+async fn entries_that_select_no_route_are_reported_once() {
+    let mut named = route_to("web");
+    named["name"] = "web".into();
+    let (fixture, reports) = observed(Fixture::new([table("shop", vec![named])]));
+    let absent = |name: &str| {
+        format!(
+            "no route of the selected tables matches routeSelector name: {name}: correct the entry"
+        )
+    };
+    let (a, b) = (absent("a"), absent("b"));
+    for (weight, names, expect) in [
+        (0, vec!["web", "a"], vec![a.as_str()]),
+        (0, vec!["web", "a"], vec![]),
+        (25, vec!["web", "a"], vec![]),
+        (25, vec!["web", "b"], vec![b.as_str()]),
+        (25, vec!["web"], vec![]),
+        (25, vec!["web", "b"], vec![b.as_str()]),
+        (0, vec!["web", "b"], vec![]),
+    ] {
+        let mut block = select_shop();
+        block["routeSelector"] = json!({ "names": names });
+        fixture.set_weight(&rollout(block), weight).await.unwrap();
+        reports.check(&expect);
+    }
+}
