@@ -254,7 +254,13 @@ impl Fixture {
     fn outcomes(&self) -> Vec<RepairOutcome> {
         let reports = self.world.reports.lock().unwrap();
         let outcome = |report: &Report| match report {
-            Report::Repair { outcome, .. } => Some(*outcome),
+            Report::Repair {
+                outcome, rollout, ..
+            } => {
+                // `kubectl describe` finds an Event by the uid.
+                assert_eq!(rollout.uid, "u1");
+                Some(*outcome)
+            }
             _ => None,
         };
         reports.iter().filter_map(outcome).collect()

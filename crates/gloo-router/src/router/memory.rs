@@ -453,6 +453,24 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_left_behind_until_it_is_restored() {
+        let memory = Memory::default();
+        let rollout = key(&rollout("a", false, 1));
+        let [web, shop] = ["web", "shop"].map(|name| ObjectKey::new("mesh", name));
+        let both = [web.clone(), shop.clone()].into();
+        assert!(memory.left_behind(&rollout, &both).is_empty());
+        let now = [web].into();
+        for _ in 0..2 {
+            assert_eq!(
+                memory.left_behind(&rollout, &now),
+                std::slice::from_ref(&shop)
+            );
+        }
+        memory.restored(&rollout, &shop);
+        assert!(memory.left_behind(&rollout, &now).is_empty());
+    }
+
+    #[test]
     fn d_10_state_is_dropped_with_its_rollout() {
         let memory = Memory::default();
         for number in 0..100_000 {

@@ -549,6 +549,21 @@ async fn the_cache_knows_which_tables_a_rollout_does_not_select() {
     check("gone", "shop", false);
 }
 
+/// A table is compared with its weight again if its version is another one.
+#[tokio::test(start_paused = true)]
+async fn the_cache_knows_the_version_of_a_table() {
+    let world = World::new().await;
+    let version = |name: &str| world.store.version(&ObjectKey::new("mesh", name));
+    let before = version("shop");
+    assert!(before.is_some());
+    world
+        .api
+        .put("routetables", table("shop", vec![route_to("other")]));
+    sleep(Duration::from_secs(1)).await;
+    assert!(version("shop").is_some() && version("shop") != before);
+    assert_eq!(version("gone"), None);
+}
+
 /// C-4
 #[tokio::test(start_paused = true)]
 async fn a_rollout_is_absent_only_if_that_is_proven() {

@@ -2,6 +2,7 @@
 
 use gloo_types::RouteTableSelector;
 use route_planner::{Observation, PluginConfig, ServicePair};
+use route_store::Priority;
 
 use super::{faulty::Fault, *};
 
@@ -80,6 +81,19 @@ async fn a_table_that_is_no_longer_selected_is_restored() {
     fixture.has([Some(50), None]);
     fixture.shift(&["a"], 0).await.unwrap();
     fixture.has([None, None]);
+}
+
+/// Requests toward stable have a reserve of their own.
+#[tokio::test]
+async fn a_shift_to_stable_has_its_priority() {
+    let fixture = fixture();
+    for (percent, expect) in [(25, Priority::Call), (0, Priority::TowardStable)] {
+        fixture.shift(&["a"], percent).await.unwrap();
+        let sent = fixture.store.contexts().into_iter();
+        let priorities: Vec<Priority> = sent.map(|(_, context)| context.priority).collect();
+        assert!(!priorities.is_empty());
+        assert_eq!(priorities, vec![expect; priorities.len()]);
+    }
 }
 
 #[tokio::test]
