@@ -567,3 +567,35 @@ pub(crate) fn observation_of(
         new_pods: pods,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn promotions_are_held_side_by_side_until_nobody_asks_any_more() {
+        let holds = Holds::default();
+        let hold = |name: &str| {
+            let promotion = Promotion {
+                rollout: ObjectKey::new("shop", name),
+                uid: String::new(),
+                hash: String::new(),
+                stable: String::new(),
+                canary: String::new(),
+                guard: PromotionGuard::default(),
+            };
+            let incomplete = Observation::Incomplete {
+                ready: 0,
+                wanted: 2,
+            };
+            let decision = holds.decide(&promotion, &incomplete);
+            assert!(matches!(decision, Decision::Hold { .. }));
+            holds.all().0.len()
+        };
+        assert_eq!((hold("a"), hold("b"), hold("a")), (1, 2, 2));
+        sleep(FORGOTTEN_AFTER).await;
+        assert_eq!(hold("c"), 1);
+    }
+}

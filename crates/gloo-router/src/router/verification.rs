@@ -198,6 +198,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Policy;
 
     fn rollout(index: Option<i32>) -> Rollout {
         let steps =
@@ -246,5 +247,47 @@ mod tests {
         let mut aborted = rollout(Some(0));
         aborted.status.abort = true;
         check(&aborted, 0, false);
+    }
+
+    #[test]
+    fn stable_shrinks_if_canary_and_experiment_get_more_together() {
+        let check = |is_dynamic: bool, [canary, experiment]: [i32; 2], expect: bool| {
+            let rollout: Rollout = serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop"},
+                "spec": {"strategy": {"canary": {
+                    "stableService": "web", "canaryService": "web-canary", "dynamicStableScale": is_dynamic,
+                    "trafficRouting": {"plugins": {"p": {"routeTableSelector": {"name": "shop"}}}},
+                }}},
+                "status": {"canary": {"weights": {"canary": {"weight": 20}, "stable": {"weight": 80}}}},
+            }))
+            .unwrap();
+            let additional = WeightDestination {
+                weight: experiment,
+                service_name: "experiment".into(),
+                ..WeightDestination::default()
+            };
+            let desired = DesiredWeight {
+                value: canary,
+                max: 100,
+            };
+            let weight = from_rpc::weight(desired, &[additional]);
+            let policy = Policy {
+                plugin_names: vec!["p".into()],
+                ..Policy::default()
+            };
+            let hashes = route_planner::PodHashes::default();
+            let request = Request::new(&policy, &rollout, hashes, false, weight).unwrap();
+            assert_eq!(
+                shrinks_stable(&rollout, &request),
+                expect,
+                "{canary} {experiment}"
+            );
+        };
+        check(true, [20, 0], false);
+        check(true, [21, 0], true);
+        check(true, [10, 10], false);
+        check(true, [10, 11], true);
+        check(true, [10, 0], false);
+        check(false, [90, 5], false);
     }
 }
