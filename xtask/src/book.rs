@@ -28,7 +28,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
         // The crates' tests write it, because xtask does not depend on the crates. Without the variable they compare.
         let test = cmd!(
             sh,
-            "cargo test --locked --quiet --package {PLUGIN} --package appset-generator --test reference"
+            "cargo test --locked --quiet --all-features --package {PLUGIN} --package appset-generator --test reference"
         );
         Ok(test.env("REFERENCE", "overwrite").run()?)
     });

@@ -83,9 +83,11 @@ fn quote(line: &str) -> Option<String> {
     Some(quote.replace("\\|", "|"))
 }
 
-/// Whether the row quotes the whole message, or its beginning and `…`.
+/// Whether the row quotes the whole message, or its beginning and `…`. Every other message may begin with the same single word.
 fn is_quote(quote: &str, message: &str) -> bool {
-    let beginning = quote.strip_suffix('…');
+    let is_word = |text: &&str| text.contains(char::is_alphabetic);
+    let names_a_message = |text: &&str| text.split_whitespace().filter(is_word).count() > 1;
+    let beginning = quote.strip_suffix('…').filter(names_a_message);
     quote == message || beginning.is_some_and(|beginning| message.starts_with(beginning))
 }
 
@@ -153,6 +155,11 @@ mod tests {
             "| `… not found: …` | |\n| `the host accepts…` | `x` |\n| `corrupt` | |\n",
             &[],
         );
+        let too_short = [
+            "crates/route-store/src/error.rs: docs/troubleshooting.md has no row for: … not found: \"create\" it",
+            "docs/troubleshooting.md: no error has the text: … not…",
+        ];
+        check("| `… not…` | |\n| `the host accepts…` | |\n", &too_short);
         check(
             "| `… not found: …` | |\n",
             &[
