@@ -6,14 +6,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use xshell::{Cmd, Shell, cmd};
 
 use crate::report::say;
 
-/// How many test files run at the same time. They wait for a controller most of the time.
-const AT_ONCE: usize = 2;
+/// How many test files run at the same time. They wait for a controller most of the time: with two of them, two cores are busy for
+/// less than half of it.
+const AT_ONCE: usize = 3;
 
 /// Returns the command that runs test files, by name or pattern.
 pub(crate) fn command<'a>(sh: &'a Shell, files: &[&str]) -> Cmd<'a> {
@@ -25,7 +27,7 @@ pub(crate) fn command<'a>(sh: &'a Shell, files: &[&str]) -> Cmd<'a> {
 }
 
 /// Runs all test files whose names start with one of `prefixes`, some of them at the same time, with the variables in `env`.
-/// Prints the output of a file when it has ended.
+/// Prints the output of a file and how long it took when it has ended.
 ///
 /// # Errors
 /// Returns `Err` if the build or a test fails; the message names the files.
@@ -51,11 +53,16 @@ pub(crate) fn run_in_parallel(
             let Some((file, mut cargo)) = next else {
                 return Ok(());
             };
+            let started = Instant::now();
             let output = cargo.output().context("cannot run cargo")?;
+            let took = started.elapsed().as_secs();
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             // One text, so that the outputs of two files do not mix.
             let text = [output.stdout, output.stderr].concat();
-            say(&format!("{file}\n{}", String::from_utf8_lossy(&text)));
+            say(&format!(
+                "{file} in {took} s\n{}",
+                String::from_utf8_lossy(&text)
+            ));
             if !output.status.success() {
                 failed.push(file);
             }

@@ -218,20 +218,17 @@ pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
     Ok(go(sh, tests).run()?)
 }
 
-/// Runs the cluster tests against the plugin at `plugin`, the plugins among the examples and the generator.
+/// What the test files of `tests/tests` need, as variables: the programs of [`build`], the examples and the generator.
 ///
 /// # Errors
-/// Returns `Err` if a build or a test fails.
-pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
+/// Returns `Err` if a build fails.
+pub(crate) fn variables(sh: &Shell) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
     let programs = Programs::build(sh)?;
-    let env = [
+    Ok(vec![
         ("EXAMPLES_DIR", programs.examples()),
         ("GENERATOR_BINARY", programs.generator()),
         ("GO_BIN_DIR", bin(sh)),
-        ("PLUGIN_BINARY", plugin.to_owned()),
-    ];
-    // The tests that need an Envoy are another tier. The longest file is one of the first prefix.
-    e2e::run_in_parallel(sh, &["host_", "cluster_"], &env)
+    ])
 }
 
 /// The tests of failures that need their own cluster.

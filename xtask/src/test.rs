@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    book, deny, fuzz, go, matrix,
+    book, deny, e2e, fuzz, go, matrix,
     needs::{self, Need},
     plugin,
     report::{ParallelRun, Report, say},
@@ -135,7 +135,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
 
     if let Some(host) = host {
-        // The following tests measure times and need the whole machine.
+        // The files of `tests/tests` give controllers some seconds, so no compiler runs beside them.
         report.step("host: all steps of the list above", || host.finish());
     }
     if args.no_go {
@@ -178,30 +178,28 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             argo_cd.context("they did not begin")?.finish()
         });
     }
-    if with_go(Tier::Cluster) {
-        report.step("cluster: the released controllers", || {
-            go::cluster_tests(sh, plugin()?)
-        });
-    }
-
+    let mut files: Vec<&str> = Vec::new();
+    let mut env = Vec::new();
     if asked(Tier::Traffic) {
-        let mut envoy: Option<PathBuf> = None;
         report.step("build: Envoy", || {
-            envoy = Some(traffic::envoy(sh)?);
+            env.push(("ENVOY_BINARY", traffic::envoy(sh)?));
             Ok(())
         });
-        let envoy = || envoy.as_deref().context("there is no Envoy to test with");
-        report.step("traffic: the plugin's tables in Envoy", || {
-            traffic::split_tests(sh, envoy()?, plugin()?)
-        });
-        report.step("traffic: the page of the demo in Chromium", || {
-            traffic::page_tests(sh, envoy()?, plugin()?)
-        });
-        if !args.no_go {
-            report.step("traffic: the released controllers", || {
-                traffic::promotion_tests(sh, envoy()?, plugin()?)
-            });
+        // First, because the longest files are among them.
+        match args.no_go {
+            true => files.extend(traffic::WITHOUT_GO),
+            false => files.push("traffic_"),
         }
+    }
+    if with_go(Tier::Cluster) {
+        files.extend(["host_", "cluster_"]);
+    }
+    if !files.is_empty() {
+        report.step("cluster and traffic: files of tests/tests", || {
+            env.push(("PLUGIN_BINARY", plugin()?.to_owned()));
+            env.extend(go::variables(sh)?);
+            e2e::run_in_parallel(sh, &files, &env)
+        });
     }
     if asked(Tier::Demo) {
         report.step("demo", || crate::demo::walk_built(sh));

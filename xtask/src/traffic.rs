@@ -7,29 +7,18 @@ use xshell::{Cmd, Shell, cmd};
 
 use crate::{e2e, go, plugin, report::say, wheels};
 
-/// Runs the tests in which our host side calls the plugin, and the proof by requests.
-///
-/// # Errors
-/// Returns `Err` if the build or a test fails.
-pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    let targets = ["traffic_envoy", "traffic_split", "traffic_meaning"];
-    Ok(tests(sh, &targets, envoy, plugin).run()?)
-}
-
-/// Presses every button of the demo's page in a browser.
-///
-/// # Errors
-/// Returns `Err` if there is no Chromium, or if the build or a test fails.
-pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    let programs = go::Programs::build(sh)?;
-    let tests = tests(sh, &["traffic_page"], envoy, plugin);
-    Ok(tests.env("EXAMPLES_DIR", programs.examples()).run()?)
-}
+/// The test files that need no released controller, so no Go.
+pub(crate) const WITHOUT_GO: [&str; 4] = [
+    "traffic_envoy",
+    "traffic_meaning",
+    "traffic_page",
+    "traffic_split",
+];
 
 /// Writes pictures of the page that `demo` serves, and the recording, into a directory.
 ///
 /// # Errors
-/// As [`page_tests`].
+/// Returns `Err` if there is no Chromium, or if the build or a test fails.
 pub(crate) fn pictures(
     sh: &Shell,
     envoy: &Path,
@@ -43,20 +32,6 @@ pub(crate) fn pictures(
     Ok(tests
         .env("PICTURES", sh.current_dir().join(directory))
         .run()?)
-}
-
-/// Runs the tests that count failed requests while the released controllers promote and abort, also under disturbances, and the
-/// test of the page of a cluster.
-///
-/// # Errors
-/// Returns `Err` if the build or a test fails.
-pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    let targets = [
-        "traffic_promotion",
-        "traffic_disturbances",
-        "traffic_page_cluster",
-    ];
-    go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
 /// Runs `updates` promotions and as many aborts for each controller, with and without `dynamicStableScale`, and then the control
