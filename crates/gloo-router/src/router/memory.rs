@@ -484,6 +484,16 @@ mod tests {
         assert_eq!(known(&memory), 0);
     }
 
+    #[test]
+    fn the_state_of_rollouts_that_do_not_exist_is_dropped() {
+        let memory = Memory::default();
+        memory.begin_removal(&rollout("a", false, 1));
+        memory.retain(|_| true);
+        assert_eq!(known(&memory), 1);
+        memory.retain(|_| false);
+        assert_eq!(known(&memory), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn state_that_is_not_used_is_dropped() {
         let memory = Memory::default();

@@ -428,3 +428,31 @@ pub(super) fn as_in_current_step<'r>(
 fn may_have_lost_a_zero(route: &SetMirrorRoute) -> bool {
     route.percentage.is_none() && !route.matches.is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_mirror_route_of_the_current_step_is_taken_from_it() {
+        let rollout: Rollout = serde_json::from_value(json!({
+            "spec": {"strategy": {"canary": {"steps": [{"setMirrorRoute": {"name": "none", "match": []}}]}}},
+            "status": {"currentStepIndex": 0},
+        }))
+        .unwrap();
+        let check = |name: &str, percentage: Option<i32>, expect: usize| {
+            let route: SetMirrorRoute = serde_json::from_value(json!({
+                "name": name, "match": [{"method": {"exact": "GET"}}], "percentage": percentage,
+            }))
+            .unwrap();
+            let matches = as_in_current_step(&rollout, &route).matches.len();
+            assert_eq!(matches, expect, "{name}");
+        };
+        // gob drops the percentage 0, which the live object showed.
+        check("none", None, 0);
+        check("none", Some(5), 1);
+        check("another", None, 1);
+    }
+}
