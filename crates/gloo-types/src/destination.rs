@@ -3,32 +3,26 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
+use crate::declare::{open_enum, views};
 
-use crate::open_enum::open_enum;
-
-/// One destination of a `forwardTo` action, or a table's `defaultDestination`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct DestinationReference {
-    /// The object that gets the traffic. Excludes `awsLambda`.
-    #[serde(rename = "ref")]
-    pub reference: Option<ObjectReference>,
-    /// An AWS Lambda function. Excludes `ref`.
-    pub aws_lambda: Option<AwsLambdaReference>,
-    /// Kind of the object; `SERVICE` if absent.
-    #[serde(default)]
-    pub kind: DestinationKind,
-    /// Port of the object; required if it has several.
-    pub port: Option<PortSelector>,
-    /// Labels of the endpoints that get the traffic. For Kubernetes destinations only.
-    #[serde(default)]
-    pub subset: BTreeMap<String, String>,
-    /// Share of the route's traffic in percent. Gloo treats 0 as absent; this crate distinguishes them, to restore a table
-    /// exactly.
-    pub weight: Option<u32>,
+views! {
+    /// One destination of a `forwardTo` action, or a table's `defaultDestination`.
+    pub struct DestinationReference {
+        /// The object that gets the traffic. Excludes `awsLambda`.
+        #[serde(rename = "ref")]
+        pub reference: Option<ObjectReference>,
+        /// An AWS Lambda function. Excludes `ref`.
+        pub aws_lambda: Option<AwsLambdaReference>,
+        /// Kind of the object; `SERVICE` if absent.
+        pub kind: DestinationKind,
+        /// Port of the object; required if it has several.
+        pub port: Option<PortSelector>,
+        /// Labels of the endpoints that get the traffic. For Kubernetes destinations only.
+        pub subset: BTreeMap<String, String>,
+        /// Share of the route's traffic in percent. Gloo treats 0 as absent; this crate distinguishes them, to restore a table
+        /// exactly.
+        pub weight: Option<u32>,
+    }
 }
 
 impl DestinationReference {
@@ -49,18 +43,17 @@ impl fmt::Display for DestinationReference {
     }
 }
 
-/// Reference to an object, which may be in another namespace or cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct ObjectReference {
-    /// Name of the object.
-    pub name: String,
-    /// Namespace of the object; empty means the namespace of the table.
-    pub namespace: String,
-    /// Cluster of the object; empty means the cluster of the table.
-    pub cluster: String,
+views! {
+    /// Reference to an object, which may be in another namespace or cluster.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub struct ObjectReference {
+        /// Name of the object.
+        pub name: String,
+        /// Namespace of the object; empty means the namespace of the table.
+        pub namespace: String,
+        /// Cluster of the object; empty means the cluster of the table.
+        pub cluster: String,
+    }
 }
 
 impl ObjectReference {
@@ -115,16 +108,15 @@ impl DestinationKind {
     }
 }
 
-/// Selects a port by number or by name; exactly one is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct PortSelector {
-    /// Port number, 1 to 65535.
-    #[cfg_attr(feature = "crd", schemars(range(min = 1, max = 65535)))]
-    pub number: Option<u32>,
-    /// Port name.
-    pub name: Option<String>,
+views! {
+    /// Selects a port by number or by name; exactly one is set.
+    pub struct PortSelector {
+        /// Port number, 1 to 65535.
+        #[cfg_attr(feature = "crd", schemars(range(min = 1, max = 65535)))]
+        pub number: Option<u32>,
+        /// Port name.
+        pub name: Option<String>,
+    }
 }
 
 /// The number or the name.
@@ -137,51 +129,41 @@ impl fmt::Display for PortSelector {
     }
 }
 
-/// Selects objects of a workspace. An empty field selects any.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct ObjectSelector {
-    /// Labels that must all be present.
-    pub labels: BTreeMap<String, String>,
-    /// Name of the object.
-    pub name: String,
-    /// Namespace of the object.
-    pub namespace: String,
-    /// Cluster of the object.
-    pub cluster: String,
-    /// Workspace of the object.
-    pub workspace: String,
-}
+views! {
+    /// Selects objects of a workspace. An empty field selects any.
+    pub struct ObjectSelector {
+        /// Labels that must all be present.
+        pub labels: BTreeMap<String, String>,
+        /// Name of the object.
+        pub name: String,
+        /// Namespace of the object.
+        pub namespace: String,
+        /// Cluster of the object.
+        pub cluster: String,
+        /// Workspace of the object.
+        pub workspace: String,
+    }
 
-/// Selects workloads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct WorkloadSelector {
-    /// Selects the workloads.
-    pub selector: Option<ObjectSelector>,
-    /// `KUBE` or `VM`.
-    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["KUBE", "VM"])))]
-    pub kind: Option<String>,
-    /// Port of the workload.
-    pub port: Option<PortSelector>,
-}
+    /// Selects workloads.
+    pub struct WorkloadSelector {
+        /// Selects the workloads.
+        pub selector: Option<ObjectSelector>,
+        /// `KUBE` or `VM`.
+        #[cfg_attr(feature = "crd", schemars(extend("enum" = ["KUBE", "VM"])))]
+        pub kind: Option<String>,
+        /// Port of the workload.
+        pub port: Option<PortSelector>,
+    }
 
-/// Selects destinations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct DestinationSelector {
-    /// Selects the objects.
-    pub selector: Option<ObjectSelector>,
-    /// Kind of the objects.
-    pub kind: DestinationKind,
-    /// Port of the objects.
-    pub port: Option<PortSelector>,
+    /// Selects destinations.
+    pub struct DestinationSelector {
+        /// Selects the objects.
+        pub selector: Option<ObjectSelector>,
+        /// Kind of the objects.
+        pub kind: DestinationKind,
+        /// Port of the objects.
+        pub port: Option<PortSelector>,
+    }
 }
 
 impl DestinationSelector {
@@ -207,37 +189,31 @@ impl DestinationSelector {
     }
 }
 
-/// A Lambda function of an AWS CloudProvider.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct AwsLambdaReference {
-    /// The CloudProvider object.
-    pub cloud_provider: Option<ObjectReference>,
-    /// Name of the function.
-    pub function: String,
-    /// Version or alias of the function.
-    pub qualifier: String,
-    /// How the function is invoked.
-    pub options: Option<LambdaOptions>,
-}
+views! {
+    /// A Lambda function of an AWS CloudProvider.
+    pub struct AwsLambdaReference {
+        /// The CloudProvider object.
+        pub cloud_provider: Option<ObjectReference>,
+        /// Name of the function.
+        pub function: String,
+        /// Version or alias of the function.
+        pub qualifier: String,
+        /// How the function is invoked.
+        pub options: Option<LambdaOptions>,
+    }
 
-/// Options of the call of a Lambda function.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct LambdaOptions {
-    /// `REQUEST_DEFAULT` or `REQUEST_DISABLE`.
-    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["REQUEST_DEFAULT", "REQUEST_DISABLE"])))]
-    pub request_transformation: Option<String>,
-    /// `RESPONSE_DEFAULT` or `RESPONSE_DISABLE`.
-    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["RESPONSE_DEFAULT", "RESPONSE_DISABLE"])))]
-    pub response_transformation: Option<String>,
-    /// `SYNC` or `ASYNC`.
-    #[cfg_attr(feature = "crd", schemars(extend("enum" = ["SYNC", "ASYNC"])))]
-    pub invocation_style: Option<String>,
+    /// Options of the call of a Lambda function.
+    pub struct LambdaOptions {
+        /// `REQUEST_DEFAULT` or `REQUEST_DISABLE`.
+        #[cfg_attr(feature = "crd", schemars(extend("enum" = ["REQUEST_DEFAULT", "REQUEST_DISABLE"])))]
+        pub request_transformation: Option<String>,
+        /// `RESPONSE_DEFAULT` or `RESPONSE_DISABLE`.
+        #[cfg_attr(feature = "crd", schemars(extend("enum" = ["RESPONSE_DEFAULT", "RESPONSE_DISABLE"])))]
+        pub response_transformation: Option<String>,
+        /// `SYNC` or `ASYNC`.
+        #[cfg_attr(feature = "crd", schemars(extend("enum" = ["SYNC", "ASYNC"])))]
+        pub invocation_style: Option<String>,
+    }
 }
 
 /// Computes the share of traffic, in percent, that each destination of a route gets.

@@ -13,9 +13,9 @@
 
 #[cfg(feature = "crd")]
 pub mod crd;
+mod declare;
 mod destination;
 mod document;
-mod open_enum;
 mod policy;
 mod resource;
 mod route_table;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::declare::views;
 use crate::destination::{DestinationReference, DestinationSelector};
 use crate::status::CommonStatus;
 
@@ -23,32 +24,26 @@ pub struct MirrorPolicySpec {
     pub config: Option<MirrorConfig>,
 }
 
-/// Selects routes by their labels or by their destinations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct PolicyRouteSelector {
-    /// Selects by labels. Excludes `withDestinations`.
-    pub route: Option<RouteLabelSelector>,
-    /// Selects by destination, with any labels. Excludes `route`.
-    pub with_destinations: Option<DestinationSelector>,
-}
+views! {
+    /// Selects routes by their labels or by their destinations.
+    pub struct PolicyRouteSelector {
+        /// Selects by labels. Excludes `withDestinations`.
+        pub route: Option<RouteLabelSelector>,
+        /// Selects by destination, with any labels. Excludes `route`.
+        pub with_destinations: Option<DestinationSelector>,
+    }
 
-/// Selects routes by labels and by the place of their table. An empty field selects any.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct RouteLabelSelector {
-    /// Labels of the route. All must be equal. A route inherits the labels of its table.
-    pub labels: BTreeMap<String, String>,
-    /// Namespace of the table.
-    pub namespace: String,
-    /// Cluster of the table.
-    pub cluster: String,
-    /// Workspace of the table.
-    pub workspace: String,
+    /// Selects routes by labels and by the place of their table. An empty field selects any.
+    pub struct RouteLabelSelector {
+        /// Labels of the route. All must be equal. A route inherits the labels of its table.
+        pub labels: BTreeMap<String, String>,
+        /// Namespace of the table.
+        pub namespace: String,
+        /// Cluster of the table.
+        pub cluster: String,
+        /// Workspace of the table.
+        pub workspace: String,
+    }
 }
 
 impl RouteLabelSelector {
@@ -81,51 +76,40 @@ pub struct MirrorConfig {
     pub percentage: Option<f64>,
 }
 
-/// `status` of a MirrorPolicy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct MirrorPolicyStatus {
-    /// The status that all Gloo objects have.
-    pub common: Option<CommonStatus>,
-    /// Number of routes to which the policy applies. With 0 it has no effect.
-    pub num_selected_routes: Option<u32>,
-}
+views! {
+    /// `status` of a MirrorPolicy.
+    pub struct MirrorPolicyStatus {
+        /// The status that all Gloo objects have.
+        pub common: Option<CommonStatus>,
+        /// Number of routes to which the policy applies. With 0 it has no effect.
+        pub num_selected_routes: Option<u32>,
+    }
 
-/// `spec` of a RetryTimeoutPolicy.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct RetryTimeoutPolicySpec {
-    /// The routes to which the policy applies. Empty means every route of the workspace.
-    pub apply_to_routes: Vec<PolicyRouteSelector>,
-    /// Timeout and retries.
-    pub config: Option<RetryTimeoutConfig>,
-}
+    /// `spec` of a RetryTimeoutPolicy.
+    pub struct RetryTimeoutPolicySpec {
+        /// The routes to which the policy applies. Empty means every route of the workspace.
+        pub apply_to_routes: Vec<PolicyRouteSelector>,
+        /// Timeout and retries.
+        pub config: Option<RetryTimeoutConfig>,
+    }
 
-/// `spec.config` of a RetryTimeoutPolicy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct RetryTimeoutConfig {
-    /// Timeout of a request including all retries: a duration such as `0.5s`.
-    pub request_timeout: Option<String>,
-    /// Retries of a request.
-    pub retries: Option<Retries>,
-}
+    /// `spec.config` of a RetryTimeoutPolicy.
+    pub struct RetryTimeoutConfig {
+        /// Timeout of a request including all retries: a duration such as `0.5s`.
+        pub request_timeout: Option<String>,
+        /// Retries of a request.
+        pub retries: Option<Retries>,
+    }
 
-/// `spec.config.retries` of a RetryTimeoutPolicy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct Retries {
-    /// Maximum number of retries.
-    pub attempts: Option<u32>,
-    /// Timeout of each attempt, a duration.
-    pub per_try_timeout: Option<String>,
-    /// Envoy's retry conditions, separated by commas.
-    pub retry_on: Option<String>,
+    /// `spec.config.retries` of a RetryTimeoutPolicy.
+    pub struct Retries {
+        /// Maximum number of retries.
+        pub attempts: Option<u32>,
+        /// Timeout of each attempt, a duration.
+        pub per_try_timeout: Option<String>,
+        /// Envoy's retry conditions, separated by commas.
+        pub retry_on: Option<String>,
+    }
 }
 
 #[cfg(test)]

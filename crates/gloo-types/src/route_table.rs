@@ -4,47 +4,43 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
+use crate::declare::{open_enum, views};
 use crate::destination::{
     DestinationReference, DestinationSelector, ObjectReference, ObjectSelector, WorkloadSelector,
 };
-use crate::open_enum::open_enum;
 
-/// `spec` of a RouteTable; at least one of `http`, `tcp` and `tls` is set.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct RouteTableSpec {
-    /// Host names of a root table; unset in a delegated one.
-    pub hosts: Vec<String>,
-    /// Gateways of a root table.
-    pub virtual_gateways: Vec<ObjectReference>,
-    /// Workloads whose outgoing traffic is routed.
-    #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
-    pub workload_selectors: Vec<WorkloadSelector>,
-    /// Destinations whose traffic is routed; root tables only.
-    pub apply_to_destinations: Vec<DestinationSelector>,
-    /// Destination of every http `forwardTo` that lists none.
-    pub default_destination: Option<DestinationReference>,
-    /// HTTP routes in order of precedence.
-    #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
-    pub http: Vec<HttpRoute>,
-    /// TCP routes; in-mesh traffic only.
-    #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
-    pub tcp: Vec<TcpRoute>,
-    /// TLS passthrough routes.
-    #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
-    pub tls: Vec<TlsRoute>,
-    /// Priority among delegated tables, higher first. Not a traffic weight.
-    pub weight: i32,
-    /// Description for the developer portal.
-    pub portal_metadata: Option<PortalMetadata>,
-    /// What Gloo does with an invalid route; root tables only.
-    pub failure_mode: FailureMode,
-    /// Annotations of the generated VirtualService; root tables only.
-    pub virtual_service_annotations: BTreeMap<String, String>,
+views! {
+    /// `spec` of a RouteTable; at least one of `http`, `tcp` and `tls` is set.
+    pub struct RouteTableSpec {
+        /// Host names of a root table; unset in a delegated one.
+        pub hosts: Vec<String>,
+        /// Gateways of a root table.
+        pub virtual_gateways: Vec<ObjectReference>,
+        /// Workloads whose outgoing traffic is routed.
+        #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
+        pub workload_selectors: Vec<WorkloadSelector>,
+        /// Destinations whose traffic is routed; root tables only.
+        pub apply_to_destinations: Vec<DestinationSelector>,
+        /// Destination of every http `forwardTo` that lists none.
+        pub default_destination: Option<DestinationReference>,
+        /// HTTP routes in order of precedence.
+        #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
+        pub http: Vec<HttpRoute>,
+        /// TCP routes; in-mesh traffic only.
+        #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
+        pub tcp: Vec<TcpRoute>,
+        /// TLS passthrough routes.
+        #[cfg_attr(feature = "crd", schemars(length(max = 10000)))]
+        pub tls: Vec<TlsRoute>,
+        /// Priority among delegated tables, higher first. Not a traffic weight.
+        pub weight: i32,
+        /// Description for the developer portal.
+        pub portal_metadata: Option<PortalMetadata>,
+        /// What Gloo does with an invalid route; root tables only.
+        pub failure_mode: FailureMode,
+        /// Annotations of the generated VirtualService; root tables only.
+        pub virtual_service_annotations: BTreeMap<String, String>,
+    }
 }
 
 impl RouteTableSpec {
@@ -68,197 +64,150 @@ open_enum! {
     }
 }
 
-/// What the developer portal shows about the table's API.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct PortalMetadata {
-    /// Identifier of the API product; no spaces.
-    pub api_product_id: String,
-    /// Name of the API product.
-    pub api_product_display_name: Option<String>,
-    /// Version of the API.
-    pub api_version: String,
-    /// Title of the API.
-    pub title: Option<String>,
-    /// Description of the API.
-    pub description: Option<String>,
-    /// Link to the terms of service.
-    pub terms_of_service: Option<String>,
-    /// Contact for the API.
-    pub contact: Option<String>,
-    /// License of the API.
-    pub license: Option<String>,
-    /// Stage of the API.
-    pub lifecycle: Option<String>,
-    /// Additional properties.
-    pub custom_metadata: BTreeMap<String, String>,
-}
+views! {
+    /// What the developer portal shows about the table's API.
+    pub struct PortalMetadata {
+        /// Identifier of the API product; no spaces.
+        pub api_product_id: String,
+        /// Name of the API product.
+        pub api_product_display_name: Option<String>,
+        /// Version of the API.
+        pub api_version: String,
+        /// Title of the API.
+        pub title: Option<String>,
+        /// Description of the API.
+        pub description: Option<String>,
+        /// Link to the terms of service.
+        pub terms_of_service: Option<String>,
+        /// Contact for the API.
+        pub contact: Option<String>,
+        /// License of the API.
+        pub license: Option<String>,
+        /// Stage of the API.
+        pub lifecycle: Option<String>,
+        /// Additional properties.
+        pub custom_metadata: BTreeMap<String, String>,
+    }
 
-/// One entry of `spec.http`. The first entry that matches a request is used.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct HttpRoute {
-    /// Name, unique within the table; may be empty.
-    #[serde(default)]
-    pub name: String,
-    /// Labels by which policies select the route.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    /// Alternatives: one must match. Empty matches any request.
-    #[serde(default)]
-    pub matchers: Vec<HttpRequestMatcher>,
-    /// Sends the request to destinations.
-    pub forward_to: Option<ForwardToAction>,
-    /// Delegates to other tables.
-    pub delegate: Option<DelegateAction>,
-    /// Responds with a redirect.
-    pub redirect: Option<RedirectAction>,
-    /// Responds without a destination.
-    pub direct_response: Option<DirectResponseAction>,
-    /// Resolves the request as GraphQL.
-    pub graphql: Option<GraphqlAction>,
-}
+    /// One entry of `spec.http`. The first entry that matches a request is used.
+    pub struct HttpRoute {
+        /// Name, unique within the table; may be empty.
+        pub name: String,
+        /// Labels by which policies select the route.
+        pub labels: BTreeMap<String, String>,
+        /// Alternatives: one must match. Empty matches any request.
+        pub matchers: Vec<HttpRequestMatcher>,
+        /// Sends the request to destinations.
+        pub forward_to: Option<ForwardToAction>,
+        /// Delegates to other tables.
+        pub delegate: Option<DelegateAction>,
+        /// Responds with a redirect.
+        pub redirect: Option<RedirectAction>,
+        /// Responds without a destination.
+        pub direct_response: Option<DirectResponseAction>,
+        /// Resolves the request as GraphQL.
+        pub graphql: Option<GraphqlAction>,
+    }
 
-/// Conditions on a request. All that are set must match.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct HttpRequestMatcher {
-    /// In the API, but not supported by Gloo.
-    pub name: Option<String>,
-    /// Path of the request.
-    pub uri: Option<StringMatch>,
-    /// All must match.
-    #[serde(default)]
-    pub headers: Vec<HeaderMatcher>,
-    /// All must match.
-    #[serde(default)]
-    pub query_parameters: Vec<QueryParameterMatcher>,
-    /// HTTP method.
-    pub method: Option<String>,
-    /// Port on which the request arrived, 0 to 65535.
-    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
-    pub port: Option<u32>,
-}
+    /// Conditions on a request. All that are set must match.
+    pub struct HttpRequestMatcher {
+        /// In the API, but not supported by Gloo.
+        pub name: Option<String>,
+        /// Path of the request.
+        pub uri: Option<StringMatch>,
+        /// All must match.
+        pub headers: Vec<HeaderMatcher>,
+        /// All must match.
+        pub query_parameters: Vec<QueryParameterMatcher>,
+        /// HTTP method.
+        pub method: Option<String>,
+        /// Port on which the request arrived, 0 to 65535.
+        #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
+        pub port: Option<u32>,
+    }
 
-/// A match of a string. Exactly one of `exact`, `prefix`, `regex` and `suffix` is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct StringMatch {
-    /// The whole string.
-    pub exact: Option<String>,
-    /// The start of the string.
-    pub prefix: Option<String>,
-    /// A regular expression in RE2 syntax that matches the whole string.
-    pub regex: Option<String>,
-    /// The end of the string. In the API, but not supported by Gloo.
-    pub suffix: Option<String>,
-    /// Whether case is ignored.
-    pub ignore_case: Option<bool>,
-}
+    /// A match of a string. Exactly one of `exact`, `prefix`, `regex` and `suffix` is set.
+    pub struct StringMatch {
+        /// The whole string.
+        pub exact: Option<String>,
+        /// The start of the string.
+        pub prefix: Option<String>,
+        /// A regular expression in RE2 syntax that matches the whole string.
+        pub regex: Option<String>,
+        /// The end of the string. In the API, but not supported by Gloo.
+        pub suffix: Option<String>,
+        /// Whether case is ignored.
+        pub ignore_case: Option<bool>,
+    }
 
-/// A condition on one request header.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct HeaderMatcher {
-    /// Name of the header.
-    #[serde(default)]
-    pub name: String,
-    /// Value of the header. If absent, the header only has to be present.
-    pub value: Option<String>,
-    /// Whether the value is a regular expression.
-    pub regex: Option<bool>,
-    /// Whether the condition is negated.
-    pub invert_match: Option<bool>,
-}
+    /// A condition on one request header.
+    pub struct HeaderMatcher {
+        /// Name of the header.
+        pub name: String,
+        /// Value of the header. If absent, the header only has to be present.
+        pub value: Option<String>,
+        /// Whether the value is a regular expression.
+        pub regex: Option<bool>,
+        /// Whether the condition is negated.
+        pub invert_match: Option<bool>,
+    }
 
-/// A condition on one query parameter.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct QueryParameterMatcher {
-    /// Name of the parameter.
-    #[serde(default)]
-    pub name: String,
-    /// Value of the parameter.
-    pub value: Option<String>,
-    /// Whether the value is a regular expression.
-    pub regex: Option<bool>,
-}
+    /// A condition on one query parameter.
+    pub struct QueryParameterMatcher {
+        /// Name of the parameter.
+        pub name: String,
+        /// Value of the parameter.
+        pub value: Option<String>,
+        /// Whether the value is a regular expression.
+        pub regex: Option<bool>,
+    }
 
-/// Sends requests (HTTP) or connections (TCP) to destinations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct ForwardToAction {
-    /// At most 100. Absent and empty both mean the table's `defaultDestination`, but are different values here.
-    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
-    pub destinations: Option<Vec<DestinationReference>>,
-    /// Replaces the matched path. HTTP only; excludes `regexRewrite`.
-    pub path_rewrite: Option<String>,
-    /// Rewrites the path by a pattern. HTTP only; excludes `pathRewrite`.
-    pub regex_rewrite: Option<RegexRewrite>,
-    /// Replaces the host. HTTP only; excludes `autoHostRewrite`.
-    pub host_rewrite: Option<String>,
-    /// Uses the host name of the destination. HTTP only. An explicit `false` differs from an absent value.
-    pub auto_host_rewrite: Option<bool>,
-}
+    /// Sends requests (HTTP) or connections (TCP) to destinations.
+    pub struct ForwardToAction {
+        /// At most 100. Absent and empty both mean the table's `defaultDestination`, but are different values here.
+        #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+        pub destinations: Option<Vec<DestinationReference>>,
+        /// Replaces the matched path. HTTP only; excludes `regexRewrite`.
+        pub path_rewrite: Option<String>,
+        /// Rewrites the path by a pattern. HTTP only; excludes `pathRewrite`.
+        pub regex_rewrite: Option<RegexRewrite>,
+        /// Replaces the host. HTTP only; excludes `autoHostRewrite`.
+        pub host_rewrite: Option<String>,
+        /// Uses the host name of the destination. HTTP only. An explicit `false` differs from an absent value.
+        pub auto_host_rewrite: Option<bool>,
+    }
 
-/// A path rewrite by regular expression.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct RegexRewrite {
-    /// The pattern.
-    pub pattern: Option<RegexPattern>,
-    /// The replacement of a match.
-    pub substitution: Option<String>,
-}
+    /// A path rewrite by regular expression.
+    pub struct RegexRewrite {
+        /// The pattern.
+        pub pattern: Option<RegexPattern>,
+        /// The replacement of a match.
+        pub substitution: Option<String>,
+    }
 
-/// A regular expression, as Envoy's configuration has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct RegexPattern {
-    /// Options of the engine.
-    pub google_re2: Option<GoogleRe2>,
-    /// A regular expression in RE2 syntax.
-    pub regex: Option<String>,
-}
+    /// A regular expression, as Envoy's configuration has it.
+    pub struct RegexPattern {
+        /// Options of the engine.
+        pub google_re2: Option<GoogleRe2>,
+        /// A regular expression in RE2 syntax.
+        pub regex: Option<String>,
+    }
 
-/// Options of RE2.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct GoogleRe2 {
-    /// A limit of the size of the program. Envoy ignores it.
-    pub max_program_size: Option<u32>,
-}
+    /// Options of RE2.
+    pub struct GoogleRe2 {
+        /// A limit of the size of the program. Envoy ignores it.
+        pub max_program_size: Option<u32>,
+    }
 
-/// Delegates requests to other route tables.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct DelegateAction {
-    /// Selects the tables.
-    pub route_tables: Vec<ObjectSelector>,
-    /// Restricts the routes of these tables.
-    pub allowed_routes: Vec<RouteFilter>,
-    /// How routes of several tables are ordered.
-    pub sort_method: SortMethod,
+    /// Delegates requests to other route tables.
+    pub struct DelegateAction {
+        /// Selects the tables.
+        pub route_tables: Vec<ObjectSelector>,
+        /// Restricts the routes of these tables.
+        pub allowed_routes: Vec<RouteFilter>,
+        /// How routes of several tables are ordered.
+        pub sort_method: SortMethod,
+    }
 }
 
 open_enum! {
@@ -271,54 +220,40 @@ open_enum! {
     }
 }
 
-/// A restriction of delegated routes.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct RouteFilter {
+views! {
+    /// A restriction of delegated routes.
+    pub struct RouteFilter {
+        /// The allowed functions of a cloud.
+        pub cloud_provider: Option<CloudProviderFilter>,
+    }
+
     /// The allowed functions of a cloud.
-    pub cloud_provider: Option<CloudProviderFilter>,
-}
+    pub struct CloudProviderFilter {
+        /// The allowed functions of AWS.
+        pub aws: Option<AwsFilter>,
+    }
 
-/// The allowed functions of a cloud.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct CloudProviderFilter {
-    /// The allowed functions of AWS.
-    pub aws: Option<AwsFilter>,
-}
+    /// Patterns of the allowed AWS accounts, roles, regions and functions. An empty list allows all.
+    pub struct AwsFilter {
+        /// Accounts.
+        pub account_ids: Vec<String>,
+        /// Roles.
+        pub iam_roles: Vec<String>,
+        /// Regions.
+        pub regions: Vec<String>,
+        /// Functions.
+        pub lambda_functions: Vec<String>,
+    }
 
-/// Patterns of the allowed AWS accounts, roles, regions and functions. An empty list allows all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct AwsFilter {
-    /// Accounts.
-    pub account_ids: Vec<String>,
-    /// Roles.
-    pub iam_roles: Vec<String>,
-    /// Regions.
-    pub regions: Vec<String>,
-    /// Functions.
-    pub lambda_functions: Vec<String>,
-}
-
-/// Responds with a redirect.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct RedirectAction {
-    /// Host to redirect to.
-    pub host_redirect: Option<String>,
-    /// Path to redirect to.
-    pub path_redirect: Option<String>,
-    /// HTTP status of the response.
-    #[serde(default)]
-    pub response_code: RedirectCode,
+    /// Responds with a redirect.
+    pub struct RedirectAction {
+        /// Host to redirect to.
+        pub host_redirect: Option<String>,
+        /// Path to redirect to.
+        pub path_redirect: Option<String>,
+        /// HTTP status of the response.
+        pub response_code: RedirectCode,
+    }
 }
 
 open_enum! {
@@ -337,114 +272,79 @@ open_enum! {
     }
 }
 
-/// Responds without a destination.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct DirectResponseAction {
-    /// HTTP status, 100 to 599.
-    #[cfg_attr(feature = "crd", schemars(range(min = 100, max = 599)))]
-    #[serde(default)]
-    pub status: u32,
-    /// Body, at most 1 MiB.
-    #[cfg_attr(feature = "crd", schemars(length(max = 1_048_576)))]
-    pub body: Option<String>,
-}
+views! {
+    /// Responds without a destination.
+    pub struct DirectResponseAction {
+        /// HTTP status, 100 to 599.
+        #[cfg_attr(feature = "crd", schemars(range(min = 100, max = 599)))]
+        pub status: u32,
+        /// Body, at most 1 MiB.
+        #[cfg_attr(feature = "crd", schemars(length(max = 1_048_576)))]
+        pub body: Option<String>,
+    }
 
-/// Resolves the request as GraphQL. Exactly one of the two schemas is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct GraphqlAction {
-    /// A GraphQLSchema object.
-    pub schema: Option<GraphqlSchemaReference>,
-    /// A GraphQLStitchedSchema object.
-    pub stitched_schema: Option<GraphqlSchemaReference>,
-    /// Options of the resolution.
-    pub options: Option<GraphqlOptions>,
-}
+    /// Resolves the request as GraphQL. Exactly one of the two schemas is set.
+    pub struct GraphqlAction {
+        /// A GraphQLSchema object.
+        pub schema: Option<GraphqlSchemaReference>,
+        /// A GraphQLStitchedSchema object.
+        pub stitched_schema: Option<GraphqlSchemaReference>,
+        /// Options of the resolution.
+        pub options: Option<GraphqlOptions>,
+    }
 
-/// Name of a GraphQL schema object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct GraphqlSchemaReference {
-    /// Name of the object.
-    pub name: String,
-    /// Namespace of the object.
-    pub namespace: String,
-    /// Cluster of the object.
-    pub cluster_name: String,
-}
+    /// Name of a GraphQL schema object.
+    pub struct GraphqlSchemaReference {
+        /// Name of the object.
+        pub name: String,
+        /// Namespace of the object.
+        pub namespace: String,
+        /// Cluster of the object.
+        pub cluster_name: String,
+    }
 
-/// Options of a GraphQL action.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct GraphqlOptions {
-    /// Whether sensitive data may be logged.
-    pub log_sensitive_info: Option<bool>,
-}
+    /// Options of a GraphQL action.
+    pub struct GraphqlOptions {
+        /// Whether sensitive data may be logged.
+        pub log_sensitive_info: Option<bool>,
+    }
 
-/// One entry of `spec.tcp`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct TcpRoute {
-    /// Alternatives: one must match. Empty matches any connection.
-    #[serde(default)]
-    pub matchers: Vec<TcpMatcher>,
-    /// Destinations of the connections: 1 to 100, without rewrites.
-    pub forward_to: Option<ForwardToAction>,
-}
+    /// One entry of `spec.tcp`.
+    pub struct TcpRoute {
+        /// Alternatives: one must match. Empty matches any connection.
+        pub matchers: Vec<TcpMatcher>,
+        /// Destinations of the connections: 1 to 100, without rewrites.
+        pub forward_to: Option<ForwardToAction>,
+    }
 
-/// A condition on a TCP connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct TcpMatcher {
-    /// Port on which the connection arrived, 0 to 65535.
-    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
-    pub port: Option<u32>,
-}
+    /// A condition on a TCP connection.
+    pub struct TcpMatcher {
+        /// Port on which the connection arrived, 0 to 65535.
+        #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
+        pub port: Option<u32>,
+    }
 
-/// One entry of `spec.tls`: TLS passthrough by server name (SNI).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct TlsRoute {
-    /// Alternatives: one must match.
-    #[serde(default)]
-    pub matchers: Vec<TlsMatcher>,
-    /// Destinations of the connections.
-    pub forward_to: Option<TlsForwardToAction>,
-}
+    /// One entry of `spec.tls`: TLS passthrough by server name (SNI).
+    pub struct TlsRoute {
+        /// Alternatives: one must match.
+        pub matchers: Vec<TlsMatcher>,
+        /// Destinations of the connections.
+        pub forward_to: Option<TlsForwardToAction>,
+    }
 
-/// A condition on a TLS connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct TlsMatcher {
-    /// At least one server name. It may start with `*.`.
-    #[serde(default)]
-    pub sni_hosts: Vec<String>,
-    /// Port on which the connection arrived, 0 to 65535.
-    #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
-    pub port: Option<u32>,
-}
+    /// A condition on a TLS connection.
+    pub struct TlsMatcher {
+        /// At least one server name. It may start with `*.`.
+        pub sni_hosts: Vec<String>,
+        /// Port on which the connection arrived, 0 to 65535.
+        #[cfg_attr(feature = "crd", schemars(range(max = 65535)))]
+        pub port: Option<u32>,
+    }
 
-/// Sends TLS connections to destinations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct TlsForwardToAction {
-    /// 1 to 100 destinations.
-    #[cfg_attr(feature = "crd", schemars(length(min = 1, max = 100)))]
-    pub destinations: Option<Vec<DestinationReference>>,
+    /// Sends TLS connections to destinations.
+    pub struct TlsForwardToAction {
+        /// 1 to 100 destinations.
+        #[cfg_attr(feature = "crd", schemars(length(min = 1, max = 100)))]
+        pub destinations: Option<Vec<DestinationReference>>,
+    }
 }

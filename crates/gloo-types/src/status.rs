@@ -4,24 +4,22 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::open_enum::open_enum;
+use crate::declare::{open_enum, views};
 
-/// `status` of a RouteTable.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct RouteTableStatus {
-    /// The status that all Gloo objects have.
-    pub common: Option<CommonStatus>,
-    /// Number of policies that apply, by kind.
-    pub num_applied_route_policies: BTreeMap<String, u32>,
-    /// Number of tables that delegate to this one.
-    pub num_parent_route_tables: Option<u32>,
-    /// Number of gateways that may serve this table.
-    pub num_allowed_virtual_gateways: Option<u32>,
-    /// Workspace that owns the table.
-    pub owned_by_workspace: Option<String>,
+views! {
+    /// `status` of a RouteTable.
+    pub struct RouteTableStatus {
+        /// The status that all Gloo objects have.
+        pub common: Option<CommonStatus>,
+        /// Number of policies that apply, by kind.
+        pub num_applied_route_policies: BTreeMap<String, u32>,
+        /// Number of tables that delegate to this one.
+        pub num_parent_route_tables: Option<u32>,
+        /// Number of gateways that may serve this table.
+        pub num_allowed_virtual_gateways: Option<u32>,
+        /// Workspace that owns the table.
+        pub owned_by_workspace: Option<String>,
+    }
 }
 
 impl RouteTableStatus {
@@ -31,33 +29,27 @@ impl RouteTableStatus {
     }
 }
 
-/// `status.common`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct CommonStatus {
-    /// The verdict. The field of the API is `State` with a capital letter; `state` is accepted, too.
-    #[serde(rename = "State", alias = "state")]
-    pub state: Option<State>,
-    /// Conditions per workspace.
-    pub workspace_conditions: BTreeMap<String, u32>,
-}
+views! {
+    /// `status.common`.
+    pub struct CommonStatus {
+        /// The verdict. The field of the API is `State` with a capital letter; `state` is accepted, too.
+        #[serde(rename = "State", alias = "state")]
+        pub state: Option<State>,
+        /// Conditions per workspace.
+        pub workspace_conditions: BTreeMap<String, u32>,
+    }
 
-/// Gloo's verdict on one generation of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct State {
-    /// The `metadata.generation` that the verdict is for: a number or a string of digits in JSON.
-    #[serde(deserialize_with = "number_or_string")]
-    #[cfg_attr(feature = "crd", schemars(schema_with = "int_or_string"))]
-    pub observed_generation: i64,
-    /// The verdict.
-    pub approval: Approval,
-    /// The reason.
-    pub message: String,
+    /// Gloo's verdict on one generation of an object.
+    pub struct State {
+        /// The `metadata.generation` that the verdict is for: a number or a string of digits in JSON.
+        #[serde(deserialize_with = "number_or_string")]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "int_or_string"))]
+        pub observed_generation: i64,
+        /// The verdict.
+        pub approval: Approval,
+        /// The reason.
+        pub message: String,
+    }
 }
 
 open_enum! {

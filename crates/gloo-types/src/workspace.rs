@@ -5,77 +5,54 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
+use crate::declare::views;
 use crate::status::CommonStatus;
 
-/// `spec` of a Workspace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct WorkspaceSpec {
-    /// The namespaces, by cluster. If empty, the workspace has no workloads.
-    pub workload_clusters: Vec<ClusterSelector>,
-}
+views! {
+    /// `spec` of a Workspace.
+    pub struct WorkspaceSpec {
+        /// The namespaces, by cluster. If empty, the workspace has no workloads.
+        pub workload_clusters: Vec<ClusterSelector>,
+    }
 
-/// Selects namespaces of registered clusters. All fields that are set must match. Without name and labels it selects every
-/// cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct ClusterSelector {
-    /// Name of the KubernetesCluster; `*` matches any text.
-    pub name: String,
-    /// Labels that the KubernetesCluster must have.
-    pub selector: BTreeMap<String, String>,
-    /// The namespaces in these clusters.
-    pub namespaces: Vec<NamespaceSelector>,
-    /// Whether Gloo reads configuration from these clusters; `true` if absent.
-    pub config_enabled: Option<bool>,
-}
+    /// Selects namespaces of registered clusters. All fields that are set must match. Without name and labels it selects every
+    /// cluster.
+    pub struct ClusterSelector {
+        /// Name of the KubernetesCluster; `*` matches any text.
+        pub name: String,
+        /// Labels that the KubernetesCluster must have.
+        pub selector: BTreeMap<String, String>,
+        /// The namespaces in these clusters.
+        pub namespaces: Vec<NamespaceSelector>,
+        /// Whether Gloo reads configuration from these clusters; `true` if absent.
+        pub config_enabled: Option<bool>,
+    }
 
-/// Selects namespaces of a cluster. All fields that are set must match.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct NamespaceSelector {
-    /// Name of the namespace; `*` matches any text.
-    pub name: String,
-    /// Labels that the namespace must have.
-    pub labels: BTreeMap<String, String>,
-    /// Whether Gloo reads configuration from these namespaces; `true` if absent.
-    pub config_enabled: Option<bool>,
-}
+    /// Selects namespaces of a cluster. All fields that are set must match.
+    pub struct NamespaceSelector {
+        /// Name of the namespace; `*` matches any text.
+        pub name: String,
+        /// Labels that the namespace must have.
+        pub labels: BTreeMap<String, String>,
+        /// Whether Gloo reads configuration from these namespaces; `true` if absent.
+        pub config_enabled: Option<bool>,
+    }
 
-/// `status` of a Workspace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct WorkspaceStatus {
-    /// The status that all Gloo objects have.
-    pub common: Option<CommonStatus>,
-}
+    /// `status` of a Workspace.
+    pub struct WorkspaceStatus {
+        /// The status that all Gloo objects have.
+        pub common: Option<CommonStatus>,
+    }
 
-/// `spec` of a KubernetesCluster. Workspaces select it by its name and labels.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
-pub struct KubernetesClusterSpec {
-    /// Domain of the cluster's Services; `cluster.local` if absent.
-    pub cluster_domain: Option<String>,
-}
+    /// `spec` of a KubernetesCluster. Workspaces select it by its name and labels.
+    pub struct KubernetesClusterSpec {
+        /// Domain of the cluster's Services; `cluster.local` if absent.
+        pub cluster_domain: Option<String>,
+    }
 
-/// `status` of a KubernetesCluster.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-#[non_exhaustive]
-pub struct KubernetesClusterStatus {
-    /// State of the connection to the cluster's agent, as JSON.
-    pub generic: Option<serde_json::Value>,
+    /// `status` of a KubernetesCluster.
+    pub struct KubernetesClusterStatus {
+        /// State of the connection to the cluster's agent, as JSON.
+        pub generic: Option<serde_json::Value>,
+    }
 }

@@ -1,4 +1,16 @@
-//! String enums of the API that accept unknown values.
+//! Macros that declare the parts of the API: [`views!`] for objects, and [`open_enum!`] for strings.
+
+/// Declares views of objects, in which every field is optional, since unset fields of an object are absent.
+macro_rules! views {
+    ($($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* })*) => {$(
+        $(#[$attribute])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+        #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "camelCase", default)]
+        #[non_exhaustive]
+        pub struct $name { $($fields)* }
+    )*};
+}
 
 /// Declares a string enum with an `Other` variant for unknown values.
 ///
@@ -67,4 +79,4 @@ macro_rules! open_enum {
     };
 }
 
-pub(crate) use open_enum;
+pub(crate) use {open_enum, views};
