@@ -15,16 +15,18 @@ use go_types::{Argument, Container, Kinds, Left, Nest, Opaque, Strings, Tree, Ze
 #[path = "../../crates/gob/tests/it/go_types.rs"]
 mod go_types;
 
-const LIMITS: Limits = Limits::STRICT
-    .with_message_bytes(1 << 20)
-    .with_value_messages(1000)
-    .with_types(1000)
-    .with_definition_bytes(1 << 20)
-    .with_fields(100)
-    .with_name_bytes(1000)
-    .with_depth(64)
-    .with_interface_depth(4)
-    .with_elements(10_000);
+const LIMITS: Limits = Limits {
+    message_bytes: 1 << 20,
+    value_messages: 1000,
+    types: 1000,
+    definition_bytes: 1 << 20,
+    fields: 100,
+    name_bytes: 1000,
+    depth: 64,
+    interface_depth: 4,
+    elements: 10_000,
+    ..Limits::STRICT
+};
 
 fuzz_target!(|input: &[u8]| {
     fuzz::within_memory(|| {

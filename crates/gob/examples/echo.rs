@@ -64,16 +64,18 @@ gob::gob_interface! {
     }
 }
 
-const LIMITS: Limits = Limits::STRICT
-    .with_message_bytes(16 << 20)
-    .with_value_messages(100)
-    .with_types(100)
-    .with_definition_bytes(1 << 16)
-    .with_fields(100)
-    .with_name_bytes(100)
-    .with_depth(64)
-    .with_interface_depth(8)
-    .with_elements(100_000);
+const LIMITS: Limits = Limits {
+    message_bytes: 16 << 20,
+    value_messages: 100,
+    types: 100,
+    definition_bytes: 1 << 16,
+    fields: 100,
+    name_bytes: 100,
+    depth: 64,
+    interface_depth: 8,
+    elements: 100_000,
+    ..Limits::STRICT
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());

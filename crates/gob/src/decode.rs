@@ -96,9 +96,10 @@ impl Decoder {
     fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         loop {
             let at_message = |offset| move |fault| DecodeError::Corrupt { offset, fault };
-            let max_bytes = self.values.max_message_bytes();
+            let max_bytes = self.values.limits.message_bytes;
             let message = self.input.next_message(max_bytes);
-            let message = message.map_err(at_message(self.input.next_offset()))?;
+            let message =
+                message.map_err(at_message(self.input.stream_offset(self.input.start)))?;
             let Some(message) = message else {
                 return Ok(None);
             };
@@ -174,11 +175,6 @@ impl Input {
     fn stream_offset(&self, position: usize) -> u64 {
         self.offset + position as u64
     }
-
-    /// Returns the position in the stream of the next message.
-    fn next_offset(&self) -> u64 {
-        self.stream_offset(self.start)
-    }
 }
 
 /// Assembles messages to values, and stores the types that they define.
@@ -235,10 +231,6 @@ impl Assembler {
             pending: None,
             body: Vec::new(),
         }
-    }
-
-    fn max_message_bytes(&self) -> usize {
-        self.limits.message_bytes
     }
 
     /// Returns whether no value needs more messages.

@@ -234,24 +234,15 @@ impl serde::de::Error for ValueError {
 
     // serde's own texts contain strings and bytes of the value, which may be secrets.
     fn invalid_type(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
-        Self::new(format!(
-            "expected {expected}, found {}",
-            without_content(found)
-        ))
+        let found = match found {
+            serde::de::Unexpected::Str(_) => "a string".to_owned(),
+            serde::de::Unexpected::Bytes(_) => "bytes".to_owned(),
+            other => other.to_string(),
+        };
+        Self::new(format!("expected {expected}, found {found}"))
     }
 
     fn invalid_value(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
-        Self::new(format!(
-            "expected {expected}, found {}",
-            without_content(found)
-        ))
-    }
-}
-
-fn without_content(found: serde::de::Unexpected<'_>) -> String {
-    match found {
-        serde::de::Unexpected::Str(_) => "a string".to_owned(),
-        serde::de::Unexpected::Bytes(_) => "bytes".to_owned(),
-        other => other.to_string(),
+        Self::invalid_type(found, expected)
     }
 }

@@ -2,60 +2,43 @@
 
 use crate::error::Fault;
 
-/// Declares [`Limits`] with a setter for each of them.
-macro_rules! limits {
-    ($($(#[doc = $doc:literal])* $field:ident, $with:ident;)*) => {
-        /// Upper bounds on the memory and work of a decoder. A stream that exceeds one is corrupt, except `elements`.
-        ///
-        /// There is no `Default`, because the right limits depend on who may write to the stream. For scale: the first call of an Argo
-        /// Rollouts controller is about 22 KB in 246 messages, with 245 types nested 17 deep.
-        ///
-        /// ```
-        /// use gob::Limits;
-        ///
-        /// const LIMITS: Limits = Limits::STRICT.with_message_bytes(64 << 10).with_depth(20);
-        /// assert_eq!((LIMITS.depth, LIMITS.types), (20, Limits::STRICT.types));
-        /// ```
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Limits {
-            $($(#[doc = $doc])* pub $field: usize,)*
-        }
-
-        impl Limits {
-            $(
-                /// Sets the limit of this name.
-                #[must_use]
-                pub const fn $with(mut self, limit: usize) -> Self {
-                    self.$field = limit;
-                    self
-                }
-            )*
-        }
-    };
-}
-
-limits! {
+/// Upper bounds on the memory and work of a decoder. A stream that exceeds one is corrupt, except `elements`.
+///
+/// There is no `Default`, because the right limits depend on who may write to the stream. For scale: the first call of an Argo
+/// Rollouts controller is about 22 KB in 246 messages, with 245 types nested 17 deep.
+///
+/// ```
+/// use gob::Limits;
+///
+/// const LIMITS: Limits = Limits {
+///     message_bytes: 64 << 10,
+///     depth: 20,
+///     ..Limits::STRICT
+/// };
+/// assert_eq!((LIMITS.depth, LIMITS.types), (20, Limits::STRICT.types));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
     /// Bytes in one message, and in one value that spans several messages.
-    message_bytes, with_message_bytes;
+    pub message_bytes: usize,
     /// Messages in one value: the new types in an interface value are sent as separate messages.
-    value_messages, with_value_messages;
+    pub value_messages: usize,
     /// Types on one stream, including those that are referred to but not defined yet.
-    types, with_types;
+    pub types: usize,
     /// Bytes of all type definitions on one stream.
-    definition_bytes, with_definition_bytes;
+    pub definition_bytes: usize,
     /// Fields of one struct type.
-    fields, with_fields;
+    pub fields: usize,
     /// Bytes in the name of a type, of a field or of an interface's registered type.
-    name_bytes, with_name_bytes;
+    pub name_bytes: usize,
     /// Nesting depth of structs, slices, arrays, maps and interfaces in a value. Decoding is recursive, so each level takes call stack.
-    depth, with_depth;
+    pub depth: usize,
     /// Nesting depth of interface values.
-    interface_depth, with_interface_depth;
+    pub interface_depth: usize,
     /// Slice elements, array elements and map entries that are decoded in one value, in total. Skipped ones do not count. An empty struct
     /// is one byte on the wire, whatever its size in memory, so this limit bounds the memory of a value. A value that exceeds it is a
     /// mismatch, and the stream continues.
-    elements, with_elements;
+    pub elements: usize,
 }
 
 impl Limits {
@@ -70,19 +53,6 @@ impl Limits {
         depth: 64,
         interface_depth: 4,
         elements: 4096,
-    };
-
-    /// For a trusted peer or file, with values up to about 100 MB. It still detects mistakes.
-    pub const GENEROUS: Self = Self {
-        message_bytes: 256 << 20,
-        value_messages: 1 << 16,
-        types: 1 << 16,
-        definition_bytes: 16 << 20,
-        fields: 1 << 16,
-        name_bytes: 64 << 10,
-        depth: 200,
-        interface_depth: 50,
-        elements: 64 << 20,
     };
 }
 

@@ -4,14 +4,14 @@ use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeOwned, Error, Visitor},
+    de::{DeserializeOwned, Error, IgnoredAny},
     ser,
 };
 
 use crate::{
     GobType, Schema, SchemaRef,
     decode::{
-        value::{CAPTURE_ONLY, CAPTURE_TOO, Captured, Reader},
+        value::{CAPTURE_ONLY, Captured, Reader},
         walk::{array_len, skip},
     },
     definition::{TypeRef, WireType},
@@ -69,25 +69,11 @@ impl fmt::Debug for Raw {
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(CAPTURE_ONLY, Skipped)?;
+        deserializer.deserialize_newtype_struct(CAPTURE_ONLY, IgnoredAny)?;
         let captured = Captured::take();
         let captured = captured
             .ok_or_else(|| D::Error::custom("only a value in gob can be kept in wire format"));
         captured.map(Self)
-    }
-}
-
-struct Skipped;
-
-impl<'de> Visitor<'de> for Skipped {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a gob value")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
     }
 }
 
@@ -102,25 +88,15 @@ pub struct WithRaw<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithRaw<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = deserializer.deserialize_newtype_struct(CAPTURE_TOO, Inner(PhantomData))?;
+        #[derive(Deserialize)]
+        #[serde(rename = "$gob::WithRaw")]
+        struct Captures<T>(T);
+
+        let Captures(value) = Captures::deserialize(deserializer)?;
         Ok(Self {
             value,
             raw: Captured::take().map(Raw),
         })
-    }
-}
-
-struct Inner<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Inner<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
-        T::deserialize(deserializer)
     }
 }
 

@@ -74,8 +74,8 @@ impl<'de, 't> Reader<'de, 't> {
 /// Name of the newtype struct that is decoded from the unit value while its bytes are captured.
 pub(crate) const CAPTURE_ONLY: &str = "$gob::Raw";
 
-/// Name of the newtype struct that is decoded as usual while its bytes are captured too.
-pub(crate) const CAPTURE_TOO: &str = "$gob::WithRaw";
+/// Name of the newtype struct that is decoded as usual while its bytes are captured too: that of [`WithRaw`](crate::WithRaw).
+const CAPTURE_TOO: &str = "$gob::WithRaw";
 
 thread_local! {
     // serde's data model cannot carry a value with its types. The value waits here from the end of the visitor until the

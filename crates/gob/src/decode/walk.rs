@@ -229,18 +229,10 @@ pub(crate) fn skip(
     types: &TypeTable,
     budget: &mut Budget<'_>,
 ) -> Result<(), Fault> {
-    match types.get(ty) {
-        WireType::Bool | WireType::Int | WireType::Uint | WireType::Float => {
-            cursor.uint().map(drop)
-        }
-        WireType::Bytes | WireType::String | WireType::Opaque => cursor.counted().map(drop),
-        WireType::Complex => {
-            cursor.uint()?;
-            cursor.uint().map(drop)
-        }
-        WireType::Struct { fields } => {
-            budget.enter()?;
-            let mut next = 0;
+    match head(ty, cursor, types, budget)? {
+        None | Some(Frame::Interface) => {}
+        Some(Frame::Struct { ty, mut next }) => {
+            let fields = types.fields(ty);
             while let Some(number) = next_field(cursor, &mut next)? {
                 let field = fields.get(number).ok_or(Fault::FieldOutOfRange {
                     fields: fields.len(),
@@ -248,51 +240,22 @@ pub(crate) fn skip(
                 skip(field.ty, cursor, types, budget)?;
             }
             budget.leave();
-            Ok(())
         }
-        &WireType::Slice { elem } => {
-            let count = cursor.uint()?;
-            elements(count, elem, cursor, types, budget)
-        }
-        &WireType::Array { elem, len } => {
-            let count = array_len(len, cursor)?;
-            elements(count, elem, cursor, types, budget)
-        }
-        &WireType::Map { key, elem } => {
-            budget.enter()?;
-            for _ in 0..cursor.uint()? {
-                skip(key, cursor, types, budget)?;
+        Some(Frame::Elements {
+            mut elem,
+            mut then,
+            left,
+        }) => {
+            for _ in 0..left {
                 skip(elem, cursor, types, budget)?;
+                mem::swap(&mut elem, &mut then);
             }
             budget.leave();
-            Ok(())
         }
-        WireType::Interface => {
-            let name = cursor.counted()?;
-            if name.is_empty() {
-                return Ok(());
-            }
-            budget.check_name(name)?;
-            budget.enter_interface()?;
+        Some(Frame::TypeSequence) => {
             skip(concrete_type(cursor, types)?, cursor, types, budget)?;
             budget.leave_interface();
-            Ok(())
         }
-        &WireType::Undefined { id } => Err(Fault::UndefinedType { id }),
     }
-}
-
-fn elements(
-    count: u64,
-    elem: TypeRef,
-    cursor: &mut Cursor<'_>,
-    types: &TypeTable,
-    budget: &mut Budget<'_>,
-) -> Result<(), Fault> {
-    budget.enter()?;
-    for _ in 0..count {
-        skip(elem, cursor, types, budget)?;
-    }
-    budget.leave();
     Ok(())
 }

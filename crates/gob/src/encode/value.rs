@@ -85,6 +85,15 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
     }
 }
 
+// gob has one type for the numbers of each kind.
+macro_rules! widened {
+    ($($serialize:ident($number:ty): $as_wide:ident),* $(,)?) => {$(
+        fn $serialize(self, value: $number) -> Result<bool, EncodeError> {
+            self.$as_wide(value.into())
+        }
+    )*};
+}
+
 impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     type Ok = bool;
     type Error = EncodeError;
@@ -103,16 +112,10 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         }
     }
 
-    fn serialize_i8(self, value: i8) -> Result<bool, EncodeError> {
-        self.serialize_i64(value.into())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<bool, EncodeError> {
-        self.serialize_i64(value.into())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<bool, EncodeError> {
-        self.serialize_i64(value.into())
+    widened! {
+        serialize_i8(i8): serialize_i64, serialize_i16(i16): serialize_i64, serialize_i32(i32): serialize_i64,
+        serialize_u8(u8): serialize_u64, serialize_u16(u16): serialize_u64, serialize_u32(u32): serialize_u64,
+        serialize_f32(f32): serialize_f64,
     }
 
     fn serialize_i64(self, value: i64) -> Result<bool, EncodeError> {
@@ -122,27 +125,11 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         }
     }
 
-    fn serialize_u8(self, value: u8) -> Result<bool, EncodeError> {
-        self.serialize_u64(value.into())
-    }
-
-    fn serialize_u16(self, value: u16) -> Result<bool, EncodeError> {
-        self.serialize_u64(value.into())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<bool, EncodeError> {
-        self.serialize_u64(value.into())
-    }
-
     fn serialize_u64(self, value: u64) -> Result<bool, EncodeError> {
         match self.shape()? {
             Shape::Uint => self.scalar(value == 0, |out| put_uint(out, value)),
             _ => Err(self.mismatch("an unsigned integer")),
         }
-    }
-
-    fn serialize_f32(self, value: f32) -> Result<bool, EncodeError> {
-        self.serialize_f64(value.into())
     }
 
     fn serialize_f64(self, value: f64) -> Result<bool, EncodeError> {

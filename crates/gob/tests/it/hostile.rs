@@ -296,7 +296,7 @@ fn limits_are_exact() {
 /// Checks that the value needs `needed` elements. With a lower limit only this value fails, and it can still be skipped.
 #[track_caller]
 fn check_elements<T: GobType + Serialize + DeserializeOwned>(value: &T, needed: usize) {
-    let limits = |elements| LIMITS.with_elements(elements);
+    let limits = |elements| Limits { elements, ..LIMITS };
     let stream = [encode(value), encode(&7i64)].concat();
     assert_eq!(drain::<T>(limits(needed), &encode(value)), Ok(()));
     assert_eq!(drain::<IgnoredAny>(limits(0), &stream), Ok(()));
@@ -368,7 +368,11 @@ fn the_messages_of_one_value_share_a_limit() {
         Some(Any::Flags([("x".repeat(60), true)].into())),
     ];
     let drain = |message_bytes| {
-        drain::<IgnoredAny>(LIMITS.with_message_bytes(message_bytes), &encode(&list))
+        let limits = Limits {
+            message_bytes,
+            ..LIMITS
+        };
+        drain::<IgnoredAny>(limits, &encode(&list))
     };
     assert_eq!(drain(160), Ok(()));
     let error = drain(120).unwrap_err();

@@ -1,6 +1,6 @@
 //! Values that are kept in wire format.
 
-use gob::{Decoder, Encoder, LazyVec, Raw, WithRaw, gob_struct};
+use gob::{Decoder, Encoder, LazyVec, Limits, Raw, WithRaw, gob_struct};
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::support::*;
@@ -116,7 +116,7 @@ fn a_value_with_its_wire_format() {
 #[test]
 fn the_limits_apply_to_raw_values() {
     let bytes = encode(&history(2));
-    let mut stream = Decoder::new(LIMITS.with_depth(3));
+    let mut stream = Decoder::new(Limits { depth: 3, ..LIMITS });
     stream.handle_input(&bytes).unwrap();
     assert!(stream.poll_value::<Raw>().unwrap_err().is_fatal());
 }

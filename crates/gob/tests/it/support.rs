@@ -6,14 +6,16 @@ use gob::{DecodeError, Decoder, Encoder, GobType, Limits};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Sufficient for all streams in these tests.
-pub(crate) const LIMITS: Limits = Limits::STRICT
-    .with_value_messages(1000)
-    .with_types(1000)
-    .with_definition_bytes(1 << 20)
-    .with_fields(100)
-    .with_name_bytes(1000)
-    .with_interface_depth(8)
-    .with_elements(10_000);
+pub(crate) const LIMITS: Limits = Limits {
+    value_messages: 1000,
+    types: 1000,
+    definition_bytes: 1 << 20,
+    fields: 100,
+    name_bytes: 1000,
+    interface_depth: 8,
+    elements: 10_000,
+    ..Limits::STRICT
+};
 
 /// Parses bytes in hex digits and `"text"`; spaces are ignored.
 #[track_caller]

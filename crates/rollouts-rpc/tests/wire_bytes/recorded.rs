@@ -49,16 +49,18 @@ async fn receive<T: DeserializeOwned>(host: &mut RawHost, replies: &mut Decoder)
     }
 }
 
-const LIMITS: Limits = Limits::STRICT
-    .with_message_bytes(1 << 16)
-    .with_value_messages(1)
-    .with_types(10)
-    .with_definition_bytes(1000)
-    .with_fields(10)
-    .with_name_bytes(100)
-    .with_depth(4)
-    .with_interface_depth(1)
-    .with_elements(10);
+const LIMITS: Limits = Limits {
+    message_bytes: 1 << 16,
+    value_messages: 1,
+    types: 10,
+    definition_bytes: 1000,
+    fields: 10,
+    name_bytes: 100,
+    depth: 4,
+    interface_depth: 1,
+    elements: 10,
+    ..Limits::STRICT
+};
 
 /// Returns the recorded calls, in their order.
 fn expected(recording: &Recording) -> Vec<RouterCall> {
