@@ -112,14 +112,10 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not a list, or if an item is not one of these words.
     pub fn words(&self, key: &str, allowed: &[&str]) -> Result<Vec<&'a str>, Problem> {
-        let words = self.array(key)?.iter().enumerate().map(|(index, value)| {
-            let path = || format!("{}[{index}]", self.path(key));
-            match as_string(value, path)? {
-                word if allowed.contains(&word) => Ok(word),
-                other => Err(Problem::value(path(), other, alternatives(allowed))),
-            }
-        });
-        words.collect()
+        self.items(key, |value, path| match as_string(value, path)? {
+            word if allowed.contains(&word) => Ok(word),
+            other => Err(Problem::value(path(), other, alternatives(allowed))),
+        })
     }
 
     /// Reads a string.
@@ -128,7 +124,7 @@ impl<'a> Block<'a> {
     /// Returns `Err` if the value is not a string.
     pub fn string(&self, key: &str) -> Result<Option<&'a str>, Problem> {
         self.value(key)
-            .map(|value| as_string(value, || self.path(key)))
+            .map(|value| as_string(value, &|| self.path(key)))
             .transpose()
     }
 
@@ -137,10 +133,7 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not a list of strings.
     pub fn strings(&self, key: &str) -> Result<Vec<String>, Problem> {
-        let strings = self.array(key)?.iter().enumerate().map(|(index, value)| {
-            as_string(value, || format!("{}[{index}]", self.path(key))).map(str::to_owned)
-        });
-        strings.collect()
+        self.items(key, |value, path| Ok(as_string(value, path)?.to_owned()))
     }
 
     /// Reads a list of strings, which may be absent.
@@ -156,12 +149,11 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not an object with strings as values.
     pub fn texts(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
-        let texts = self.object(key)?.into_iter().flatten();
-        let texts = texts.map(|(name, value)| {
-            let text = as_string(value, || format!("{}.{name}", self.path(key)))?;
-            Ok((name.clone(), text.to_owned()))
+        let texts = self.entries(key, |name, value, path| {
+            let text = as_string(value, &|| path.clone())?;
+            Ok((name.to_owned(), text.to_owned()))
         });
-        texts.collect()
+        Ok(texts?.into_iter().collect())
     }
 
     /// Reads a list of any values; empty if absent.
@@ -217,15 +209,9 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not a list of objects, or if one has a key that is not `known`.
     pub fn blocks(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, Problem> {
-        let blocks = self.array(key)?.iter().enumerate().map(|(index, value)| {
-            Self::new(
-                self.whole,
-                format!("{}[{index}]", self.path(key)),
-                Some(value),
-                known,
-            )
-        });
-        blocks.collect()
+        self.items(key, |value, path| {
+            Self::new(self.whole, path(), Some(value), known)
+        })
     }
 
     /// Reads an object with objects as values, and returns them with their names; empty if absent.
@@ -233,18 +219,9 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not an object with objects as values, or if one has a key that is not `known`.
     pub fn named_blocks(&self, key: &str, known: &[&str]) -> Result<Vec<(&'a str, Self)>, Problem> {
-        let named = self
-            .object(key)?
-            .into_iter()
-            .flatten()
-            .map(|(name, value)| {
-                let path = format!("{}.{name}", self.path(key));
-                Ok((
-                    name.as_str(),
-                    Self::new(self.whole, path, Some(value), known)?,
-                ))
-            });
-        named.collect()
+        self.entries(key, |name, value, path| {
+            Ok((name, Self::new(self.whole, path, Some(value), known)?))
+        })
     }
 
     /// Reads the name of a Kubernetes object. An empty name counts as absent.
@@ -263,10 +240,9 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not a list of such names.
     pub fn object_names(&self, key: &str) -> Result<Vec<String>, Problem> {
-        let names = self.strings(key)?.into_iter().enumerate();
-        names
-            .map(|(index, name)| object_name(&name, format!("{}[{index}]", self.path(key))))
-            .collect()
+        self.items(key, |value, path| {
+            object_name(as_string(value, path)?, path())
+        })
     }
 
     /// Reads a port number.
@@ -312,10 +288,9 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not a list of such texts.
     pub fn label_texts(&self, key: &str) -> Result<Vec<String>, Problem> {
-        let texts = self.strings(key)?.into_iter().enumerate();
-        texts
-            .map(|(index, text)| checked_label(&text, format!("{}[{index}]", self.path(key))))
-            .collect()
+        self.items(key, |value, path| {
+            checked_label(as_string(value, path)?, path())
+        })
     }
 
     /// Reads labels with their values; empty if absent.
@@ -323,17 +298,36 @@ impl<'a> Block<'a> {
     /// # Errors
     /// Returns `Err` if the value is not an object of labels.
     pub fn labels(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
-        let pairs = self
-            .object(key)?
-            .into_iter()
-            .flatten()
-            .map(|(label, value)| {
-                let path = format!("{}.{label}", self.path(key));
-                let label = checked_label(label, path.clone())?;
-                let value = checked_label(as_string(value, || path.clone())?, path)?;
-                Ok((label, value))
-            });
-        pairs.collect()
+        let labels = self.entries(key, |label, value, path| {
+            let label = checked_label(label, path.clone())?;
+            let value = checked_label(as_string(value, &|| path.clone())?, path)?;
+            Ok((label, value))
+        });
+        Ok(labels?.into_iter().collect())
+    }
+
+    /// Reads a list, whose items `read` gets with their paths.
+    fn items<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&'a Value, &dyn Fn() -> String) -> Result<T, Problem>,
+    ) -> Result<Vec<T>, Problem> {
+        let items = self.array(key)?.iter().enumerate();
+        items
+            .map(|(index, item)| read(item, &|| format!("{}[{index}]", self.path(key))))
+            .collect()
+    }
+
+    /// Reads an object, whose values `read` gets with their names and paths.
+    fn entries<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&'a str, &'a Value, String) -> Result<T, Problem>,
+    ) -> Result<Vec<T>, Problem> {
+        let entries = self.object(key)?.into_iter().flatten();
+        entries
+            .map(|(name, value)| read(name, value, format!("{}.{name}", self.path(key))))
+            .collect()
     }
 
     /// The value under `key`, of any type.
@@ -343,7 +337,7 @@ impl<'a> Block<'a> {
     }
 }
 
-fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, Problem> {
+fn as_string<'v>(value: &'v Value, path: &dyn Fn() -> String) -> Result<&'v str, Problem> {
     value
         .as_str()
         .ok_or_else(|| Problem::wrong_type(path(), "a string", value))
