@@ -1,7 +1,7 @@
 //! The HTTP routes of both ports: one for Argo CD, one for the kubelet and Prometheus.
 //!
-//! A call of Argo CD is bounded, counted and logged. Its handler takes a [`Caller`], and without a known
-//! token there is none, so no handler can run.
+//! Every call of Argo CD, also to an unknown path, goes through [`account`]: it is bounded, counted and logged, and its outcome
+//! becomes the response. A call without a known token ends before its body is read.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -9,19 +9,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use appset_generator::Failure;
+use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Path, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
 use futures::{FutureExt as _, stream};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
 
-use crate::service::{Answered, Caller, Outcome, Refused, Service, cut};
+use crate::service::{Answered, Caller, Refused, Service, cut};
 use crate::shares::{Held, Share};
 
 /// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
@@ -36,58 +35,59 @@ const PART: usize = 64 << 10;
 
 /// Returns the routes for Argo CD.
 pub(crate) fn router(service: Arc<Service>) -> Router {
+    let refuse = |failure: Failure| {
+        async move |State(service): State<Arc<Service>>| {
+            account(&service, async { Err(failure.into()) }).await
+        }
+    };
     Router::new()
         .route(PATH, post(execute))
         .route(&format!("/profiles/{{profile}}{PATH}"), post(execute))
-        .method_not_allowed_fallback(async || Refused::from(Failure::Method))
-        .fallback(async || Refused::from(Failure::UnknownPath))
-        .layer(middleware::from_fn_with_state(
-            Arc::clone(&service),
-            account,
-        ))
+        .method_not_allowed_fallback(refuse(Failure::Method))
+        .fallback(refuse(Failure::UnknownPath))
         .with_state(service)
 }
 
 async fn execute(
     State(service): State<Arc<Service>>,
-    profile: Option<Path<String>>,
-    caller: Caller,
+    profile: Result<Option<Path<String>>, PathRejection>,
+    headers: HeaderMap,
     body: Body,
-) -> Result<Answered, Refused> {
-    let span = Span::current();
-    span.record("token", &caller.token);
-    let profile = profile.map(|Path(profile)| profile);
-    span.record("profile", profile.as_deref().map(cut));
-    let (_place, memory) = service.admit(&caller).await?;
-    let body = read(body, memory).await?;
-    service.call(profile, caller.token, body).await
+) -> Response {
+    let call = async {
+        // axum rejects a path that is not UTF-8.
+        let profile = profile.map_err(|_rejection| Failure::UnknownPath)?;
+        let caller = caller(&service, &headers)?;
+        let span = Span::current();
+        span.record("token", &caller.token);
+        let profile = profile.map(|Path(profile)| profile);
+        span.record("profile", profile.as_deref().map(cut));
+        let (_place, memory) = service.admit(&caller).await?;
+        let body = read(body, memory).await?;
+        service.call(profile, caller.token, body).await
+    };
+    account(&service, call).await
 }
 
-impl FromRequestParts<Arc<Service>> for Caller {
-    type Rejection = Refused;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        service: &Arc<Service>,
-    ) -> Result<Self, Self::Rejection> {
-        let mut sent = parts.headers.get_all(header::AUTHORIZATION).iter();
-        let (sent, another) = (sent.next().ok_or(Failure::NoToken)?, sent.next());
-        if another.is_some() {
-            return Err(Failure::TwoTokens.into());
-        }
-        let sent = bearer(sent.as_bytes())?;
-        let tokens = service.tokens.current().ok_or_else(|| {
-            Failure::NotReady("the tokens cannot be read: see the generator's log".to_owned())
-        })?;
-        match tokens.name_of(sent) {
-            Some(token) => Ok(Self {
-                token: token.to_owned(),
-                is_only: tokens.is_only(token),
-            }),
-            // If the Secret does not have the key, Argo CD sends the reference from the ConfigMap: `$key` or `$secret:key`.
-            None if sent.starts_with(b"$") => Err(Failure::TokenReference.into()),
-            None => Err(Failure::WrongToken.into()),
-        }
+/// Returns the caller that the token in the headers belongs to.
+fn caller(service: &Service, headers: &HeaderMap) -> Result<Caller, Failure> {
+    let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+    let (sent, another) = (sent.next().ok_or(Failure::NoToken)?, sent.next());
+    if another.is_some() {
+        return Err(Failure::TwoTokens);
+    }
+    let sent = bearer(sent.as_bytes())?;
+    let tokens = service.tokens.current().ok_or_else(|| {
+        Failure::NotReady("the tokens cannot be read: see the generator's log".to_owned())
+    })?;
+    match tokens.name_of(sent) {
+        Some(token) => Ok(Caller {
+            token: token.to_owned(),
+            is_only: tokens.is_only(token),
+        }),
+        // If the Secret does not have the key, Argo CD sends the reference from the ConfigMap: `$key` or `$secret:key`.
+        None if sent.starts_with(b"$") => Err(Failure::TokenReference),
+        None => Err(Failure::WrongToken),
     }
 }
 
@@ -120,40 +120,26 @@ async fn read(body: Body, mut memory: Share) -> Result<Held, Failure> {
     Ok(Held { bytes, memory })
 }
 
-impl IntoResponse for Answered {
-    fn into_response(self) -> Response {
-        // The memory is free when the last part of the body is written.
-        let mut rest = Bytes::from_owner(self.body);
-        let headers = [
-            (header::CONTENT_TYPE, JSON.to_owned()),
-            (header::CONTENT_LENGTH, rest.len().to_string()),
-        ];
-        // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
-        let parts = std::iter::from_fn(move || {
-            let size = rest.len().min(PART);
-            (size > 0).then(|| Ok::<_, Infallible>(rest.split_to(size)))
-        });
-        let body = Body::from_stream(stream::iter(parts));
-        (headers, Extension(self.outcome), body).into_response()
-    }
+/// Makes the response for an answer.
+fn response(body: Held) -> Response {
+    // The memory is free when the last part of the body is written.
+    let mut rest = Bytes::from_owner(body);
+    let headers = [
+        (header::CONTENT_TYPE, JSON.to_owned()),
+        (header::CONTENT_LENGTH, rest.len().to_string()),
+    ];
+    // hyper copies what it is given if the stream encrypts, and takes the next part when that is written.
+    let parts = std::iter::from_fn(move || {
+        let size = rest.len().min(PART);
+        (size > 0).then(|| Ok::<_, Infallible>(rest.split_to(size)))
+    });
+    (headers, Body::from_stream(stream::iter(parts))).into_response()
 }
 
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        // This response must be a complete error by itself, in case no layer replaces it: the controller deletes every
-        // Application after status 200 without a body.
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        let body = Failure::Internal.to_body("");
-        let headers = [(header::CONTENT_TYPE, JSON)];
-        (status, headers, Extension(self), body).into_response()
-    }
-}
-
-/// Runs a call within its limits, and writes its outcome to the log and the metrics.
+/// Runs a call within its limits, and writes its outcome to the log, the metrics and the response.
 async fn account(
-    State(service): State<Arc<Service>>,
-    request: axum::extract::Request,
-    next: Next,
+    service: &Service,
+    call: impl Future<Output = Result<Answered, Refused>>,
 ) -> Response {
     let id = format!("{:016x}", fastrand::u64(..));
     let span = tracing::info_span!(
@@ -164,46 +150,41 @@ async fn account(
         application_set = field::Empty,
         source = field::Empty,
     );
-    let started = Instant::now();
-    let running = service.metrics.begin();
-    let call = bounded(&service, next.run(request)).instrument(span.clone());
-    let mut response = call
-        .await
-        .unwrap_or_else(|failure| Refused::from(failure).into_response());
+    let (started, metrics) = (Instant::now(), &service.metrics);
+    let running = metrics.begin();
+    let called = bounded(service, call).instrument(span.clone()).await;
     running.finish();
 
     let _entered = span.enter();
     let ms = started.elapsed().as_secs_f64() * 1000.0;
-    if let Some(Outcome { source, count }) = response.extensions_mut().remove() {
-        tracing::info!(status = 200, count, ms, "answered");
-        service.metrics.answered(&source, count, started.elapsed());
-    } else {
-        let refused = response.extensions_mut().remove();
-        let Refused { source, failure } = refused.unwrap_or_else(|| {
-            // axum itself rejects a path that is not UTF-8.
-            let failure = match response.status().is_client_error() {
-                true => Failure::UnknownPath,
-                false => Failure::Internal,
-            };
-            failure.into()
-        });
-        let (code, problem) = (failure.code(), failure.to_log());
-        let (status, problem) = (code.status, cut(&problem));
-        tracing::warn!(status, code = code.name, ms, problem, "refused");
-        let metrics = &service.metrics;
-        metrics.called(source.as_deref(), code.name, started.elapsed());
-        let unknown = StatusCode::INTERNAL_SERVER_ERROR;
-        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(unknown);
-        *response.body_mut() = failure.to_body(&id).into();
-        // The length is that of the previous body. Other headers stay: `allow` lists the methods of a path.
-        response.headers_mut().remove(header::CONTENT_LENGTH);
-        set(&mut response, header::CONTENT_TYPE, JSON);
-        // If the body was not read, the server closes the connection. The header prevents the client from using it for the
-        // next call, since Argo CD does not repeat a call that fails on a closed connection.
-        set(&mut response, header::CONNECTION, "close");
-    }
-    if service.is_draining() {
-        set(&mut response, header::CONNECTION, "close");
+    let is_refused = called.is_err();
+    let mut response = match called {
+        Ok(Answered {
+            source,
+            count,
+            body,
+        }) => {
+            tracing::info!(status = 200, count, ms, "answered");
+            metrics.answered(&source, count, started.elapsed());
+            response(body)
+        }
+        Err(Refused { source, failure }) => {
+            let (code, problem) = (failure.code(), failure.to_log());
+            let (status, problem) = (code.status, cut(&problem));
+            tracing::warn!(status, code = code.name, ms, problem, "refused");
+            metrics.called(source.as_deref(), code.name, started.elapsed());
+            // The controller deletes every Application after a status of success without sets.
+            let unknown = StatusCode::INTERNAL_SERVER_ERROR;
+            let status = StatusCode::from_u16(status).unwrap_or(unknown);
+            let headers = [(header::CONTENT_TYPE, JSON)];
+            (status, headers, failure.to_body(&id)).into_response()
+        }
+    };
+    // If the body was not read, the server closes the connection. The header prevents the client from using it for the next call,
+    // since Argo CD does not repeat a call that fails on a closed connection.
+    if is_refused || service.is_draining() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
     response
 }
@@ -211,24 +192,18 @@ async fn account(
 /// Runs `call` until the deadline. A panic fails only this call.
 async fn bounded(
     service: &Service,
-    call: impl Future<Output = Response>,
-) -> Result<Response, Failure> {
+    call: impl Future<Output = Result<Answered, Refused>>,
+) -> Result<Answered, Refused> {
     let deadline = service.sources.deadline;
     let call = AssertUnwindSafe(call).catch_unwind();
     match tokio::time::timeout(deadline, call).await {
-        Ok(Ok(response)) => Ok(response),
-        Ok(Err(_panic)) => Err(Failure::Internal),
+        Ok(Ok(called)) => called,
+        Ok(Err(_panic)) => Err(Failure::Internal.into()),
         Err(_elapsed) => {
             let waiting = "waiting for the body of the request, for a processor or for a source";
-            Err(Failure::Deadline(deadline.as_secs(), waiting.to_owned()))
+            Err(Failure::Deadline(deadline.as_secs(), waiting.to_owned()).into())
         }
     }
-}
-
-fn set(response: &mut Response, name: HeaderName, value: &'static str) {
-    response
-        .headers_mut()
-        .insert(name, HeaderValue::from_static(value));
 }
 
 /// Returns the routes for the kubelet and Prometheus.
@@ -259,14 +234,6 @@ async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn a_refusal_without_the_layer_is_an_error_with_a_body() {
-        let response = Refused::from(Failure::Empty("a source".to_owned())).into_response();
-        assert_eq!(response.status(), 500);
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert!(body.starts_with(b"{\"message\":"), "{body:?}");
-    }
 
     #[test]
     fn a_header_has_a_bearer_token() {

@@ -8,7 +8,6 @@ use appset_generator::{
     Credentials, Digest, Failure, Found, ImageDigests, ImageQuery, Keychain, Reference,
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use moka::future::Cache;
 use tokio::time::{Instant, sleep};
 
 use crate::live::Fresh;
@@ -31,8 +30,6 @@ mod wire;
 const TTL: Duration = Duration::from_secs(15);
 /// The time for which a failure is cached, so that a failing registry does not get a request for each call.
 const FAILED: Duration = Duration::from_secs(5);
-/// The maximum number of images in the cache.
-const CAPACITY: u64 = 10_000;
 /// The number of images of one call that are looked up concurrently.
 const PARALLEL: usize = 4;
 /// A tag that existed within this time counts as missing only after a second lookup.
@@ -45,7 +42,7 @@ pub(crate) struct Registries {
     transport: Transport,
     caches: Caches,
     /// The digests. `None` caches that an image does not exist.
-    cache: Cache<Key, Option<Digest>>,
+    cache: TtlCache<Key, Option<Digest>>,
     failed: TtlCache<Key, Failure>,
     seen: TtlCache<Reference, (Digest, Instant)>,
     metrics: RegistryMetrics,
@@ -64,10 +61,7 @@ impl Registries {
         Self {
             transport: Transport::new(wire, metrics.clone()),
             caches: Caches::default(),
-            cache: Cache::builder()
-                .time_to_live(TTL)
-                .max_capacity(CAPACITY)
-                .build(),
+            cache: TtlCache::default(),
             failed: TtlCache::default(),
             seen: TtlCache::default(),
             metrics,
@@ -161,21 +155,21 @@ impl Registries {
         let credentials =
             credentials.map_err(|error| transport::failure(image, error.to_string()))?;
         let key = (image.clone(), credentials);
-        if let Some(failure) = self.failed.get(&key) {
-            return Err(failure);
-        }
         let ask = async {
+            // Also after a wait for another call, which may have failed.
+            if let Some(failure) = self.failed.get(&key) {
+                return Err(failure);
+            }
             self.metrics.lookups.inc();
             let asked = self.digest(image, &key.1, deadline).await;
             if let Err(failure) = &asked {
                 self.failed.put(key.clone(), failure.clone(), FAILED);
             }
-            asked
+            Ok((asked?, TTL))
         };
-        let digest = self.cache.try_get_with_by_ref(&key, ask);
+        let digest = self.cache.get_or_ask(&key, ask);
         let step = "waiting for another call that looks up the same image";
-        let digest = deadline.limit(image, step, digest).await?;
-        digest.map_err(|failure| failure.as_ref().clone())
+        deadline.limit(image, step, digest).await?
     }
 
     /// Looks up the digest. A tag that existed recently counts as missing only after a second lookup.

@@ -56,21 +56,14 @@ pub(crate) struct Service {
     suspects: Mutex<BTreeSet<String>>,
 }
 
-/// The answer to a call.
+/// The answer to a call: the name of its source, the number of sets, and the body.
 pub(crate) struct Answered {
-    pub(crate) outcome: Outcome,
+    pub(crate) source: String,
+    pub(crate) count: usize,
     pub(crate) body: Held,
 }
 
-/// The number of sets in an answer, and their source.
-#[derive(Clone)]
-pub(crate) struct Outcome {
-    pub(crate) source: String,
-    pub(crate) count: usize,
-}
-
 /// A failure, with the name of the source if the request could be resolved.
-#[derive(Clone)]
 pub(crate) struct Refused {
     pub(crate) source: Option<String>,
     pub(crate) failure: Failure,
@@ -247,9 +240,11 @@ impl Service {
         memory.grow(size)?;
         let (source, count) = (output.source().to_owned(), answer.count());
         let bytes = answer.to_body(size)?;
+        let body = Held { bytes, memory };
         Ok(Answered {
-            outcome: Outcome { source, count },
-            body: Held { bytes, memory },
+            source,
+            count,
+            body,
         })
     }
 

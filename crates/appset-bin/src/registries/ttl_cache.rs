@@ -72,7 +72,7 @@ impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, (Instant, V)>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<K, (Instant, V)>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
