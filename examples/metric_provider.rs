@@ -28,7 +28,7 @@ impl MetricProvider for Constant {
     async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement> {
         let config: Config = metric.config()?;
         // State for `resume` is stored in the measurement, because another process may carry it out.
-        let begun = Measurement::running().with_metadata("run", &run.uid);
+        let begun = Measurement::running().with_metadata("run", &run.metadata.uid);
         if config.slow {
             return Ok(begun.resume_in(Duration::from_secs(10)));
         }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use libfuzzer_sys::fuzz_target;
 use rollouts_rpc::PluginEnv;
-use rollouts_rpc::goplugin::handshake::{HandshakeConfig, PluginKind, Protocol, negotiate};
+use rollouts_rpc::goplugin::handshake::{PluginKind, Protocol, negotiate};
 use rollouts_rpc::host::Announced;
 
 fuzz_target!(|input: &[u8]| {
@@ -21,15 +21,15 @@ fuzz_target!(|input: &[u8]| {
         )
     });
     let env = PluginEnv::from_vars(variables);
-    for config in [
-        HandshakeConfig::of(PluginKind::TrafficRouter),
-        HandshakeConfig::of(PluginKind::MetricProvider),
-        HandshakeConfig::of(PluginKind::Step),
+    for kind in [
+        PluginKind::TrafficRouter,
+        PluginKind::MetricProvider,
+        PluginKind::Step,
     ] {
-        match negotiate(&config, &env) {
+        match negotiate(kind, &env) {
             Ok(negotiated) => {
                 let socket = env.socket_dir().join("pluginAbC123");
-                let line = negotiated.handshake_line(&socket, Protocol::NetRpc, "");
+                let line = negotiated.handshake_line(&socket, Protocol::NetRpc);
                 assert_eq!(line.find('\n'), Some(line.len() - 1), "{line:?}");
                 assert_eq!(
                     Announced::parse(&line).expect("a host reads it").socket,

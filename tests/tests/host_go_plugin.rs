@@ -7,12 +7,12 @@
 )]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use e2e_tests::program;
 use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::host::{CallError, PluginProcess, RouterClient};
-use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
+use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute, Timestamp};
 use rollouts_rpc::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, PodHashes, Rollout, StepContext, StepPhase,
     Verification, WeightDestination,
@@ -210,10 +210,11 @@ async fn a_go_metric_provider_answers_every_method() {
     let run = |name: &str| AnalysisRun::named("shop", name);
     let metric = Metric::new("latency", "e2e/go", &json!({"is": 7}));
     let measured = go.run(&run("demo"), &metric).await.unwrap();
-    let began = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let mut expected = Measurement::running().with_metadata("run", "shop/demo");
     expected.value = "{\"is\":7}".into();
-    expected.started_at = Some(began);
+    expected.started_at = Some(Timestamp {
+        unix_seconds: 1_700_000_000,
+    });
     assert_eq!(measured, expected);
     let resumed = go.resume(&run("demo"), &metric, &measured).await.unwrap();
     let mut successful = measured.clone();
@@ -245,7 +246,7 @@ async fn a_go_step_answers_every_method() {
     go.init_plugin().await.unwrap();
     assert_eq!(go.type_name().await.unwrap(), "go");
     let mut context = StepContext::new("e2e/go", &json!({"retries": 3}));
-    context.status = b"{\"tried\":1}".to_vec();
+    context.status = (&json!({"tried": 1})).into();
     let (demo, refused) = (rollout("demo"), rollout("refused"));
     let result = go.run(&demo, &context).await.unwrap();
     assert_eq!(

@@ -15,7 +15,7 @@ use plugin_commands::{CommandLine, Flags, HINT, Protocol};
 use rollouts_rpc::{
     PluginEnv, Router, ServeConfig, announce_on_stdout,
     goplugin::{
-        handshake::{HandshakeConfig, HandshakeError, PluginKind, negotiate},
+        handshake::{HandshakeError, PluginKind, negotiate},
         log,
     },
 };
@@ -41,7 +41,7 @@ pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
 /// Without a controller it prints an explanation to stderr. The exit code is 0 if the controller sent Quit or disconnected,
 /// otherwise 1.
 fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
-    if let Err(error) = negotiate(&HandshakeConfig::of(PluginKind::TrafficRouter), env) {
+    if let Err(error) = negotiate(PluginKind::TrafficRouter, env) {
         #[expect(
             clippy::print_stderr,
             reason = "a person reads this, or a controller that cannot be served"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use gob::{DecodeError, Decoder};
 use rollouts_rpc::host::{AnyClient, HostSession};
-use rollouts_rpc::testing::{LIMITS, NoArgument, Recording, recordings};
+use rollouts_rpc::testing::{LIMITS, Recording, recordings};
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
@@ -179,7 +179,7 @@ async fn answered(
         Ok(Ok(_) | Err(CallError::Refused(_))) => {}
         Ok(Err(error)) => return Err(error.to_string()),
     }
-    let next = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    let next = client.type_name();
     patient(args, next).await.map(drop)
 }
 
@@ -277,7 +277,7 @@ async fn reply(
 
 async fn many(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plugin) {
     let at_once = async {
-        let calls = (0..50).map(|_| client.call::<_, String>("Plugin.Type", &None::<NoArgument>));
+        let calls = (0..50).map(|_| client.type_name());
         let names: BTreeSet<String> = try_join_all(calls).await?.into_iter().collect();
         Ok(names.len())
     };
@@ -293,13 +293,10 @@ async fn many(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     );
     let dropped = async {
         for _ in 0..10 {
-            let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+            let call = client.type_name();
             drop(timeout(Duration::from_micros(50), call).await);
         }
-        client
-            .call::<_, String>("Plugin.Type", &None::<NoArgument>)
-            .await
-            .map(drop)
+        client.type_name().await.map(drop)
     };
     report.must(
         "load.given-up",
@@ -323,7 +320,7 @@ async fn many(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     );
     let many = async {
         for _ in 0..500 {
-            let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+            let call = client.type_name();
             patient(args, call).await?;
         }
         Ok(())

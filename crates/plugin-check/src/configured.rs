@@ -403,11 +403,11 @@ impl Work for Stepping {
         let begun = Instant::now();
         loop {
             if !self.running {
-                self.context.status.clear();
+                self.context.status = RawJson::default();
             }
             let result = patient(args, to.run(&self.rollout, &self.context)).await?;
-            if let Some(status) = result.status {
-                self.context.status = status.to_string().into_bytes();
+            if let Some(status) = &result.status {
+                self.context.status = status.into();
             }
             self.running = result.phase == StepPhase::Running;
             match result.phase {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rollouts_rpc::host::HostSession;
-use rollouts_rpc::testing::NoArgument;
 use rustix::process::Signal;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -118,7 +117,7 @@ async fn idle(args: &Args) -> Seen {
     let client = patient(args, session.dispense_any(kind)).await?;
     sleep(Duration::from_secs(args.idle)).await;
     patient(args, session.ping()).await?;
-    let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    let call = client.type_name();
     patient(args, call).await.map(drop)
 }
 

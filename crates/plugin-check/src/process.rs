@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rollouts_rpc::goplugin::frames::{FrameKind, Headers};
 use rollouts_rpc::host::{AnyClient, CallError, HostSession};
 use rollouts_rpc::testing::NoArgument;
 use rustix::process::{Pid, Signal, kill_process};
@@ -308,73 +309,48 @@ impl Log {
     }
 }
 
-const HEADER: usize = 12;
-const ACK: u16 = 2;
-const PING: u8 = 2;
+const ACK: u8 = 2;
 
 /// What the plugin sent: acknowledgements and pongs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Frames(Arc<Mutex<Headers>>);
+pub(crate) struct Frames(Arc<Mutex<Sent>>);
 
 #[derive(Debug, Default)]
-struct Headers {
+struct Sent {
     closed: bool,
     acknowledged: HashSet<u32>,
     pongs: usize,
-    header: Vec<u8>,
-    payload: usize,
+    headers: Headers,
 }
 
 impl Frames {
     /// Returns whether the plugin acknowledged the stream.
     pub(crate) fn has_acknowledged(&self, stream: u32) -> bool {
-        self.with(|headers| headers.acknowledged.contains(&stream))
+        self.with(|sent| sent.acknowledged.contains(&stream))
     }
 
     /// Returns the number of the host's pings that the plugin answered.
     pub(crate) fn pongs(&self) -> usize {
-        self.with(|headers| headers.pongs)
+        self.with(|sent| sent.pongs)
     }
 
     /// Returns whether the plugin closed the connection.
     pub(crate) fn is_closed(&self) -> bool {
-        self.with(|headers| headers.closed)
+        self.with(|sent| sent.closed)
     }
 
-    fn with<T>(&self, read: impl FnOnce(&mut Headers) -> T) -> T {
+    fn with<T>(&self, read: impl FnOnce(&mut Sent) -> T) -> T {
         read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Headers {
+impl Sent {
     fn scan(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if self.payload > 0 {
-                self.payload -= 1;
-                continue;
-            }
-            self.header.push(*byte);
-            if self.header.len() < HEADER {
-                continue;
-            }
-            let header = std::mem::take(&mut self.header);
-            if let Ok([_, kind, f0, f1, a, b, c, d, length @ ..]) = <[u8; HEADER]>::try_from(header)
-            {
-                let (flags, stream) = (
-                    u16::from_be_bytes([f0, f1]),
-                    u32::from_be_bytes([a, b, c, d]),
-                );
-                if flags & ACK != 0 && kind == PING {
-                    self.pongs += 1;
-                } else if flags & ACK != 0 {
-                    self.acknowledged.insert(stream);
-                }
-                if kind == 0 {
-                    self.payload =
-                        usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-                }
-            }
-        }
+        self.headers.scan(bytes, |frame| match frame.kind {
+            _ if frame.flags & ACK == 0 => {}
+            FrameKind::Ping => self.pongs += 1,
+            _ => drop(self.acknowledged.insert(frame.stream)),
+        });
     }
 }
 
@@ -405,9 +381,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Sniffer<IO> {
         let read = ready!(Pin::new(&mut self.io).poll_read(context, buffer));
         match buffer.filled().get(before..) {
             Some(bytes) if read.is_ok() && !bytes.is_empty() => {
-                self.frames.with(|headers| headers.scan(bytes));
+                self.frames.with(|sent| sent.scan(bytes));
             }
-            _ => self.frames.with(|headers| headers.closed = true),
+            _ => self.frames.with(|sent| sent.closed = true),
         }
         Poll::Ready(read)
     }
@@ -421,7 +397,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Sniffer<IO> {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes));
         if written.is_err() {
-            self.frames.with(|headers| headers.closed = true);
+            self.frames.with(|sent| sent.closed = true);
         }
         Poll::Ready(written)
     }

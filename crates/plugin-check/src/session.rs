@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use rollouts_rpc::host::{CallError, HostSession};
-use rollouts_rpc::testing::NoArgument;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -63,7 +62,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         Err(error) => return report.essential("session.dispense", rule, Err(error)),
     };
     report.essential("session.dispense", rule, Ok(()));
-    let named = plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    let named = plugin.type_name();
     let named = patient(args, named).await;
     let has_name = named
         .map(|name| !name.trim().is_empty())
@@ -133,11 +132,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         "a method of a later controller is refused with an error",
         refused(args, call).await,
     );
-    let named = patient(
-        args,
-        plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>),
-    )
-    .await;
+    let named = patient(args, plugin.type_name()).await;
     report.should(
         "session.in-step",
         "Type is answered after the refused calls",
@@ -146,9 +141,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
 
     let again = async {
         let second = session.dispense_any(kind).await?;
-        let named = second
-            .call::<_, String>("Plugin.Type", &None::<NoArgument>)
-            .await;
+        let named = second.type_name().await;
         named.map(drop)
     };
     report.should(
@@ -156,7 +149,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         "a second Dispense returns a plugin that answers",
         patient(args, again).await,
     );
-    let first = plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    let first = plugin.type_name();
     report.should(
         "session.first-goes-on",
         "the first plugin still answers",

@@ -1,7 +1,7 @@
 //! Serves a plugin of any kind as a net/rpc service: decodes each call, dispatches it to the author's code and encodes the reply.
 
 #[cfg(all(test, feature = "testing"))]
-mod recorded;
+mod tests;
 
 use std::any::Any;
 use std::future::Future;
@@ -14,15 +14,14 @@ use gob::Decoder;
 use serde::de::IgnoredAny;
 use tracing::{Instrument as _, Span, error, error_span, field};
 
-use crate::error::{PluginError, Result as PluginResult, error_chain, within_limit};
+use crate::error::{error_chain, within_limit};
 use crate::kind::PluginKind;
 use crate::methods::{
-    Call, Method, MetricCall, MetricMethod, MetricReply, RouterCall, RouterMethod, RouterReply,
-    StepCall, StepMethod, StepReply,
+    Call, Method, MetricCall, MetricMethod, Reply, RouterCall, RouterMethod, StepCall, StepMethod,
 };
 use crate::metric_provider::{Measurement, MetricProvider, size_of_metadata};
 use crate::netrpc::server::Serve;
-use crate::netrpc::{self, Body, Decoded, Fault};
+use crate::netrpc::{self, Decoded, Fault};
 use crate::step_plugin::{StepPlugin, StepResult};
 use crate::traffic_router::{TrafficRouter, Verification};
 use crate::wire;
@@ -77,7 +76,6 @@ plugins!(Router: TrafficRouter, Metrics: MetricProvider, Step: StepPlugin);
 pub(crate) trait Dispatch: Send + Sync + 'static {
     const KIND: PluginKind;
     type Call: Call;
-    type Reply: Body + Send + Sync + 'static;
 
     /// Decodes the argument of a call. `None` means that more bytes are needed.
     ///
@@ -88,17 +86,10 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
     fn decode(method: MethodOf<Self>, stream: &mut Decoder) -> Decoded<Self::Call>;
 
     /// Calls the method of the author's type.
-    fn dispatch(&self, call: Self::Call) -> impl Future<Output = Self::Reply> + Send;
-
-    /// Returns the reply to a call that exceeded its deadline.
-    ///
-    /// # Errors
-    ///
-    /// Returns the fault itself if the method's reply has no field for an error.
-    fn deadline_exceeded(method: MethodOf<Self>, fault: Fault) -> Result<Self::Reply, Fault>;
+    fn dispatch(&self, call: Self::Call) -> impl Future<Output = Reply> + Send;
 
     /// Returns the reply that replaces every fault of a method whose host ignores errors.
-    fn fail_closed(_method: MethodOf<Self>) -> Option<Self::Reply> {
+    fn fail_closed(_method: MethodOf<Self>) -> Option<Reply> {
         None
     }
 
@@ -106,9 +97,6 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
     fn stop(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
-
-    /// Returns the error that the plugin returned, if any.
-    fn plugin_error(reply: &Self::Reply) -> Option<&PluginError>;
 }
 
 type MethodOf<P> = <<P as Dispatch>::Call as Call>::Method;
@@ -116,14 +104,13 @@ type MethodOf<P> = <<P as Dispatch>::Call as Call>::Method;
 impl<R: TrafficRouter> Dispatch for Router<R> {
     const KIND: PluginKind = PluginKind::TrafficRouter;
     type Call = RouterCall;
-    type Reply = RouterReply;
 
     fn decode(method: RouterMethod, stream: &mut Decoder) -> Decoded<RouterCall> {
         wire::router::decode_call(method, stream)
     }
 
-    async fn dispatch(&self, call: RouterCall) -> RouterReply {
-        use RouterReply::{Done, Type, Verified};
+    async fn dispatch(&self, call: RouterCall) -> Reply {
+        use Reply::{Done, Type, Verified};
         let router = &self.0;
         match call {
             RouterCall::InitPlugin => Done(router.init().await),
@@ -161,39 +148,24 @@ impl<R: TrafficRouter> Dispatch for Router<R> {
         self.0.stop().await;
     }
 
-    fn deadline_exceeded(method: RouterMethod, fault: Fault) -> Result<RouterReply, Fault> {
-        match method {
-            RouterMethod::Type | RouterMethod::VerifyWeight => Err(fault),
-            _ => Ok(RouterReply::Done(Err(fault.into()))),
-        }
-    }
-
-    fn fail_closed(method: RouterMethod) -> Option<RouterReply> {
+    fn fail_closed(method: RouterMethod) -> Option<Reply> {
         let is_verify = method == RouterMethod::VerifyWeight;
-        is_verify.then_some(RouterReply::Verified(Verification::NotVerified))
-    }
-
-    fn plugin_error(reply: &RouterReply) -> Option<&PluginError> {
-        match reply {
-            RouterReply::Type(_) | RouterReply::Verified(_) => None,
-            RouterReply::Done(outcome) => outcome.as_ref().err(),
-        }
+        is_verify.then_some(Reply::Verified(Verification::NotVerified))
     }
 }
 
 impl<P: MetricProvider> Dispatch for Metrics<P> {
     const KIND: PluginKind = PluginKind::MetricProvider;
     type Call = MetricCall;
-    type Reply = MetricReply;
 
     fn decode(method: MetricMethod, stream: &mut Decoder) -> Decoded<MetricCall> {
         wire::metric::decode_call(method, stream)
     }
 
-    async fn dispatch(&self, call: MetricCall) -> MetricReply {
-        use MetricReply::{Done, Measured, Metadata, Type};
-        let measured = |outcome: PluginResult<Measurement>| {
-            Measured(Box::new(outcome.and_then(Measurement::limited)))
+    async fn dispatch(&self, call: MetricCall) -> Reply {
+        use Reply::{Done, Measured, Metadata, Type};
+        let measured = |outcome: crate::Result<Measurement>| {
+            Measured(outcome.and_then(Measurement::limited).map(Box::new))
         };
         let provider = &self.0;
         match call {
@@ -217,68 +189,26 @@ impl<P: MetricProvider> Dispatch for Metrics<P> {
             }
         }
     }
-
-    fn deadline_exceeded(method: MetricMethod, fault: Fault) -> Result<MetricReply, Fault> {
-        Ok(match method {
-            MetricMethod::Type => return Err(fault),
-            MetricMethod::InitPlugin | MetricMethod::GarbageCollect => {
-                MetricReply::Done(Err(fault.into()))
-            }
-            MetricMethod::Run | MetricMethod::Resume | MetricMethod::Terminate => {
-                MetricReply::Measured(Box::new(Err(fault.into())))
-            }
-            MetricMethod::GetMetadata => MetricReply::Metadata(Err(fault.into())),
-        })
-    }
-
-    fn plugin_error(reply: &MetricReply) -> Option<&PluginError> {
-        match reply {
-            MetricReply::Type(_) => None,
-            MetricReply::Done(outcome) => outcome.as_ref().err(),
-            MetricReply::Measured(outcome) => outcome.as_ref().as_ref().err(),
-            MetricReply::Metadata(outcome) => outcome.as_ref().err(),
-        }
-    }
 }
 
 impl<P: StepPlugin> Dispatch for Step<P> {
     const KIND: PluginKind = PluginKind::Step;
     type Call = StepCall;
-    type Reply = StepReply;
 
     fn decode(method: StepMethod, stream: &mut Decoder) -> Decoded<StepCall> {
         wire::step::decode_call(method, stream)
     }
 
-    async fn dispatch(&self, call: StepCall) -> StepReply {
-        use StepReply::{Done, Initialized, Type};
+    async fn dispatch(&self, call: StepCall) -> Reply {
         let step = &self.0;
         let result = match call {
-            StepCall::InitPlugin => return Initialized(step.init().await),
-            StepCall::Type => return Type(step.type_name().to_owned()),
+            StepCall::InitPlugin => return Reply::Done(step.init().await),
+            StepCall::Type => return Reply::Type(step.type_name().to_owned()),
             StepCall::Run(rollout, context) => step.run(&rollout, &context).await,
             StepCall::Terminate(rollout, context) => step.terminate(&rollout, &context).await,
             StepCall::Abort(rollout, context) => step.abort(&rollout, &context).await,
         };
-        Done(result.and_then(StepResult::limited))
-    }
-
-    fn deadline_exceeded(method: StepMethod, fault: Fault) -> Result<StepReply, Fault> {
-        match method {
-            StepMethod::Type => Err(fault),
-            StepMethod::InitPlugin => Ok(StepReply::Initialized(Err(fault.into()))),
-            StepMethod::Run | StepMethod::Terminate | StepMethod::Abort => {
-                Ok(StepReply::Done(Err(fault.into())))
-            }
-        }
-    }
-
-    fn plugin_error(reply: &StepReply) -> Option<&PluginError> {
-        match reply {
-            StepReply::Type(_) => None,
-            StepReply::Initialized(outcome) => outcome.as_ref().err(),
-            StepReply::Done(outcome) => outcome.as_ref().err(),
-        }
+        Reply::Stepped(result.and_then(StepResult::limited))
     }
 }
 
@@ -306,24 +236,21 @@ impl<P: Dispatch> PluginService<P> {
     }
 
     /// Converts a fault to a reply, if the method's reply can hold it.
-    fn fault(method: MethodOf<P>, fault: Fault) -> Result<P::Reply, Fault> {
+    fn fault(method: MethodOf<P>, fault: Fault) -> Result<Reply, Fault> {
         if let Some(reply) = P::fail_closed(method) {
             let error = error_chain(&fault);
             error!(error, "call failed: replied in the safe way");
             return Ok(reply);
         }
         match fault {
-            fault @ Fault::DeadlineExceeded { .. } => P::deadline_exceeded(method, fault),
+            Fault::DeadlineExceeded { .. } => method.failed(fault.clone().into()).ok_or(fault),
             fault => Err(fault),
         }
     }
 
     /// Runs a call in a task and enforces the deadline, for a caller that does not enforce it.
     #[cfg(feature = "grpc")]
-    pub(crate) async fn call_with_deadline(
-        self: Arc<Self>,
-        call: P::Call,
-    ) -> Result<P::Reply, Fault> {
+    pub(crate) async fn call_with_deadline(self: Arc<Self>, call: P::Call) -> Result<Reply, Fault> {
         use crate::netrpc::Service as _;
         let info = self.call_info(&call);
         let work = tokio::spawn({
@@ -341,7 +268,7 @@ impl<P: Dispatch> PluginService<P> {
 
 impl<P: Dispatch> netrpc::Service for PluginService<P> {
     type Call = P::Call;
-    type Reply = P::Reply;
+    type Reply = Reply;
     type CallInfo = CallInfo<MethodOf<P>>;
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<P::Call> {
@@ -372,34 +299,34 @@ impl<P: Dispatch> netrpc::Service for PluginService<P> {
         Some(self.deadline)
     }
 
-    async fn call(&self, info: &Self::CallInfo, call: P::Call) -> Result<P::Reply, Fault> {
+    async fn call(&self, info: &Self::CallInfo, call: P::Call) -> Result<Reply, Fault> {
         let CallInfo { method, span } = info;
         let plugin = Arc::clone(&self.plugin);
         let work = async move { AssertUnwindSafe(plugin.dispatch(call)).catch_unwind().await };
         let outcome = self.workers.run(work.instrument(span.clone())).await;
         span.in_scope(|| {
             let fault = match outcome {
-                Some(Ok(reply)) => return log_plugin_error::<P>(Ok(reply)),
+                Some(Ok(reply)) => return log_plugin_error(Ok(reply)),
                 Some(Err(panic)) => Fault::Panicked {
                     method: method.name(),
                     message: panic_message(panic),
                 },
                 None => Fault::Ended,
             };
-            log_plugin_error::<P>(Self::fault(*method, fault))
+            log_plugin_error(Self::fault(*method, fault))
         })
     }
 
-    fn deadline_exceeded(&self, info: &Self::CallInfo) -> Result<P::Reply, Fault> {
+    fn deadline_exceeded(&self, info: &Self::CallInfo) -> Result<Reply, Fault> {
         let CallInfo { method, span } = info;
         let fault = Fault::DeadlineExceeded {
             method: method.name(),
             seconds: self.deadline.as_secs_f32(),
         };
-        span.in_scope(|| log_plugin_error::<P>(Self::fault(*method, fault)))
+        span.in_scope(|| log_plugin_error(Self::fault(*method, fault)))
     }
 
-    fn refuse(method: &str, fault: Fault) -> Result<P::Reply, Fault> {
+    fn refuse(method: &str, fault: Fault) -> Result<Reply, Fault> {
         match MethodOf::<P>::of_service_method(method) {
             Some(method) => Self::fault(method, fault),
             None => Err(fault),
@@ -408,8 +335,8 @@ impl<P: Dispatch> netrpc::Service for PluginService<P> {
 }
 
 /// Logs the error that the plugin returned, if any.
-fn log_plugin_error<P: Dispatch>(reply: Result<P::Reply, Fault>) -> Result<P::Reply, Fault> {
-    if let Some(error) = reply.as_ref().ok().and_then(P::plugin_error) {
+fn log_plugin_error(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
+    if let Some(error) = reply.as_ref().ok().and_then(Reply::error) {
         let error = error_chain(error.as_error());
         error!(error, "call failed");
     }

@@ -1,6 +1,7 @@
 //! The go-plugin protocol: handshake, session, Dispense, logging and shutdown.
 
 pub mod env;
+pub mod frames;
 pub mod handshake;
 pub mod log;
 pub mod serve;
@@ -8,4 +9,3 @@ pub mod serve;
 pub(crate) mod control;
 pub(crate) mod frame_guard;
 pub mod session;
-pub(crate) mod tls;

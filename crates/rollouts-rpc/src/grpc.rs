@@ -10,12 +10,12 @@
 //!     |----------------------------------------->|
 //!     |  stdout: 1|1|unix|/tmp/pluginXyz|grpc|   |
 //!     |<-----------------------------------------|
-//!     |  HTTP/2 on the socket                    |   TLS first if PLUGIN_CLIENT_CERT is set
+//!     |  HTTP/2 on the socket                    |
 //!     |<========================================>|
 //!     |  grpc.health.v1.Health/Check "plugin"    |   SERVING: this is Ping
 //!     |  plugin.GRPCBroker/StartStream           |   accepted, sends nothing
 //!     |  plugin.GRPCStdio/StreamStdio            |   accepted, sends nothing
-//!     |  grpc.reflection.v1, v1alpha             |   describes all services
+//!     |  grpc.reflection.v1                      |   describes all services
 //!     |  rollouts.plugin.v1.TrafficRouter/...    |   the router, see [`proto`]
 //!     |  plugin.GRPCController/Shutdown          |   reply, hang up, exit 0
 //!     |<---------------------------------------->|
@@ -24,8 +24,8 @@
 //! Calls have the same deadline, the same handling of panics and the same error texts as over net/rpc. A host may connect repeatedly. If
 //! it has no connection for [`ServeConfig::session_timeout`], the plugin exits.
 //!
-//! The plugin supports AutoMTLS, but not broker multiplexing: the seventh field of its handshake line is `false`, and a host that
-//! requires multiplexing fails with go-plugin's own message.
+//! The plugin supports neither AutoMTLS nor broker multiplexing: it refuses to start for a host with AutoMTLS, and the seventh field
+//! of its handshake line is `false`, so a host that requires multiplexing fails with go-plugin's own message.
 
 /// The service `rollouts.plugin.v1.TrafficRouter`, generated from
 /// `proto/rollouts/plugin/v1/traffic_router.proto`.
@@ -87,10 +87,10 @@ pub async fn serve<R: TrafficRouter>(
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (kind, Protocol::Grpc), announce)?;
     let timeout = config.session_timeout;
-    let serve = async move |listener: &UnixListener, acceptor| {
+    let serve = async move |listener: &UnixListener| {
         let quit = CancellationToken::new();
         let services = services(service, &quit).await?;
-        server::serve(listener, acceptor, services, &quit, timeout).await
+        server::serve(listener, services, &quit, timeout).await
     };
     on_own_runtime(announced.serve(signals, serve)).await
 }
@@ -103,27 +103,15 @@ async fn services<R: TrafficRouter>(
     health
         .set_service_status(HEALTH_SERVICE, tonic_health::ServingStatus::Serving)
         .await;
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .include_reflection_service(false)
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(
-                tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-            )
-    };
-    let v1 = reflection()
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
-        .map_err(|error| ServeError::Reflection(error.into()))?;
-    let v1alpha = reflection()
-        .build_v1alpha()
         .map_err(|error| ServeError::Reflection(error.into()))?;
     Ok(Routes::new(TrafficRouterServer::new(Calls::new(service)))
         .add_service(GrpcControllerServer::new(Controller::new(quit)))
         .add_service(GrpcBrokerServer::new(Broker::new(quit)))
         .add_service(GrpcStdioServer::new(Stdio::new(quit)))
         .add_service(health_service)
-        .add_service(v1)
-        .add_service(v1alpha))
+        .add_service(reflection))
 }

@@ -177,11 +177,10 @@ pub use error::{MAX_ERROR, MAX_RESULT, PluginError, Result, error_chain, error_l
 pub use goplugin::env::PluginEnv;
 pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};
-#[cfg(feature = "grpc")]
-pub use goplugin::tls::TlsError;
 pub use methods::RouterCall;
 pub use metric_provider::{
-    AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricProvider, MetricResult,
+    AnalysisPhase, AnalysisRun, AnalysisRunSpec, AnalysisRunStatus, Argument, Measurement, Metric,
+    MetricProvider, MetricResult, Provider,
 };
 pub use program::{LOG_LEVEL_VARIABLE, main, main_with};
 /// The types of a Rollout.

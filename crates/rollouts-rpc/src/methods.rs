@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::PluginError;
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
-use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
+use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
 
@@ -14,6 +14,9 @@ pub(crate) trait Method: Copy + Send + Sync + 'static {
 
     /// Returns the method's name in Go, without the service.
     fn name(self) -> &'static str;
+
+    /// Returns the reply with an error of the plugin, or `None` if the method's reply has no field for one.
+    fn failed(self, error: PluginError) -> Option<Reply>;
 
     /// Returns the method that a host calls as `Plugin.<name>`.
     fn of_service_method(service_method: &str) -> Option<Self> {
@@ -33,9 +36,9 @@ pub(crate) trait Call: Send + 'static {
     fn object(&self) -> Option<(&str, &str)>;
 }
 
-/// Declares a [`Method`] whose variants have the names of the methods in Go.
+/// Declares a [`Method`] whose variants have the names of the methods in Go, each with the reply that can hold an error.
 macro_rules! methods {
-    ($(#[$attribute:meta])* $name:ident { $($method:ident),* $(,)? }) => {
+    ($(#[$attribute:meta])* $name:ident { $($method:ident $(=> $reply:ident)?),* $(,)? }) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum $name { $($method),* }
@@ -46,40 +49,77 @@ macro_rules! methods {
             fn name(self) -> &'static str {
                 match self { $(Self::$method => stringify!($method)),* }
             }
+
+            fn failed(self, error: PluginError) -> Option<Reply> {
+                match self { $(Self::$method => methods!(@failed error $($reply)?)),* }
+            }
         }
     };
+    (@failed $error:ident) => { None };
+    (@failed $error:ident $reply:ident) => { Some(Reply::$reply(Err($error))) };
 }
 
 methods! {
     /// The methods of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts).
     RouterMethod {
-        InitPlugin,
+        InitPlugin => Done,
         Type,
-        UpdateHash,
-        SetWeight,
+        UpdateHash => Done,
+        SetWeight => Done,
         VerifyWeight,
-        SetHeaderRoute,
-        SetMirrorRoute,
-        RemoveManagedRoutes,
+        SetHeaderRoute => Done,
+        SetMirrorRoute => Done,
+        RemoveManagedRoutes => Done,
     }
 }
 
 methods! {
     /// The methods of a metric provider (`metricproviders/plugin/rpc/rpc.go` in Argo Rollouts).
     MetricMethod {
-        InitPlugin,
+        InitPlugin => Done,
         Type,
-        Run,
-        Resume,
-        Terminate,
-        GarbageCollect,
-        GetMetadata,
+        Run => Measured,
+        Resume => Measured,
+        Terminate => Measured,
+        GarbageCollect => Done,
+        GetMetadata => Metadata,
     }
 }
 
 methods! {
     /// The methods of a step plugin (`rollout/steps/plugin/rpc/rpc.go` in Argo Rollouts).
-    StepMethod { InitPlugin, Type, Run, Terminate, Abort }
+    StepMethod {
+        InitPlugin => Done,
+        Type,
+        Run => Stepped,
+        Terminate => Stepped,
+        Abort => Stepped,
+    }
+}
+
+/// A reply of a plugin of any kind.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Type(String),
+    Done(Result<(), PluginError>),
+    /// Never an error: after an error the controller does not ask again, and promotes without verification.
+    Verified(Verification),
+    Measured(Result<Box<Measurement>, PluginError>),
+    Metadata(Result<BTreeMap<String, String>, PluginError>),
+    Stepped(Result<StepResult, PluginError>),
+}
+
+impl Reply {
+    /// Returns the error that the plugin returned, if any.
+    pub(crate) fn error(&self) -> Option<&PluginError> {
+        match self {
+            Self::Type(_) | Self::Verified(_) => None,
+            Self::Done(outcome) => outcome.as_ref().err(),
+            Self::Measured(outcome) => outcome.as_ref().err(),
+            Self::Metadata(outcome) => outcome.as_ref().err(),
+            Self::Stepped(outcome) => outcome.as_ref().err(),
+        }
+    }
 }
 
 /// A call to a traffic router, with its arguments.
@@ -104,17 +144,8 @@ pub enum RouterCall {
     RemoveManagedRoutes(Box<Rollout>),
 }
 
-/// A reply of a traffic router.
-#[derive(Debug)]
-pub(crate) enum RouterReply {
-    Type(String),
-    Done(Result<(), PluginError>),
-    /// Never an error: after an error the controller does not ask again, and promotes without verification.
-    Verified(Verification),
-}
-
 /// A call to a metric provider, with its arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MetricCall {
     InitPlugin,
     Type,
@@ -125,15 +156,6 @@ pub(crate) enum MetricCall {
     GetMetadata(Box<Metric>),
 }
 
-/// A reply of a metric provider.
-#[derive(Debug)]
-pub(crate) enum MetricReply {
-    Type(String),
-    Done(Result<(), PluginError>),
-    Measured(Box<Result<Measurement, PluginError>>),
-    Metadata(Result<BTreeMap<String, String>, PluginError>),
-}
-
 /// A call to a step plugin, with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StepCall {
@@ -142,14 +164,6 @@ pub(crate) enum StepCall {
     Run(Box<Rollout>, StepContext),
     Terminate(Box<Rollout>, StepContext),
     Abort(Box<Rollout>, StepContext),
-}
-
-/// A reply of a step plugin.
-#[derive(Debug)]
-pub(crate) enum StepReply {
-    Type(String),
-    Initialized(Result<(), PluginError>),
-    Done(Result<StepResult, PluginError>),
 }
 
 impl Call for RouterCall {
@@ -176,7 +190,7 @@ impl Call for RouterCall {
             | Self::VerifyWeight(rollout, ..)
             | Self::SetHeaderRoute(rollout, ..)
             | Self::SetMirrorRoute(rollout, ..)
-            | Self::RemoveManagedRoutes(rollout) => Some(key(rollout)),
+            | Self::RemoveManagedRoutes(rollout) => Some(key(&rollout.metadata)),
         }
     }
 }
@@ -202,7 +216,7 @@ impl Call for MetricCall {
             Self::Run(run, ..)
             | Self::Resume(run, ..)
             | Self::Terminate(run, ..)
-            | Self::GarbageCollect(run, ..) => Some((&run.namespace, &run.name)),
+            | Self::GarbageCollect(run, ..) => Some(key(&run.metadata)),
         }
     }
 }
@@ -224,12 +238,12 @@ impl Call for StepCall {
         match self {
             Self::InitPlugin | Self::Type => None,
             Self::Run(rollout, _) | Self::Terminate(rollout, _) | Self::Abort(rollout, _) => {
-                Some(key(rollout))
+                Some(key(&rollout.metadata))
             }
         }
     }
 }
 
-fn key(rollout: &Rollout) -> (&str, &str) {
-    (&rollout.metadata.namespace, &rollout.metadata.name)
+fn key(metadata: &ObjectMeta) -> (&str, &str) {
+    (&metadata.namespace, &metadata.name)
 }

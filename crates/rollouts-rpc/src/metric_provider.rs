@@ -1,17 +1,17 @@
 //! The trait of metric providers, and the fields of an AnalysisRun that they receive.
 //!
-//! Field names are those of the API (`pkg/apis/rollouts/v1alpha1/analysis_types.go` in Argo Rollouts) in snake case. Fields of the
-//! built-in providers, such as the settings of Prometheus, are not decoded.
+//! As those of a Rollout, the types are declared once, with their names in Go, and have the form of the API
+//! (`pkg/apis/rollouts/v1alpha1/analysis_types.go` in Argo Rollouts). Fields of the built-in providers, such as the settings of
+//! Prometheus, are not decoded.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gob::DecodeError;
-use rollout_types::ConfigError;
+use gob::{GobType, LazyVec, Schema, SchemaRef};
+use rollout_types::{ConfigError, ObjectMeta, Present, RawJson, Timestamp};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Result, short_name, within_limit};
@@ -68,7 +68,7 @@ pub trait MetricProvider: Send + Sync + 'static {
         async move {
             Ok(Measurement {
                 phase: AnalysisPhase::Successful,
-                finished_at: Some(SystemTime::now()),
+                finished_at: now(),
                 ..measurement
             })
         }
@@ -98,136 +98,96 @@ pub trait MetricProvider: Send + Sync + 'static {
     }
 }
 
-/// An AnalysisRun at the start of the controller's reconcile.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AnalysisRun {
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
-    /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
-    /// `spec.args`, without arguments from Secrets. The controller has already substituted all arguments in the metric.
-    pub args: BTreeMap<String, String>,
-    /// `spec.terminate`.
-    pub terminate: bool,
-    /// `status.phase`.
-    pub phase: AnalysisPhase,
-    /// `status.startedAt`.
-    pub started_at: Option<SystemTime>,
-    /// `status.metricResults`.
-    pub results: Vec<MetricResult>,
-}
-
-/// The results of one metric.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MetricResult {
-    /// The metric's name.
-    pub name: String,
-    /// The phase of the metric.
-    pub phase: AnalysisPhase,
-    /// The newest measurements, oldest first.
-    pub measurements: Measurements,
-    /// The result of [`MetricProvider::metadata`].
-    pub metadata: BTreeMap<String, String>,
-}
-
-/// The measurements of a metric, oldest first.
-///
-/// Those that the controller sent are decoded one at a time while they are read: a long run has thousands, and most calls read none.
-#[derive(Clone)]
-pub struct Measurements(List);
-
-#[derive(Clone)]
-enum List {
-    Owned(Vec<Measurement>),
-    OnDemand(Arc<dyn OnDemand>),
-}
-
-/// A list of measurements that are decoded while they are read.
-pub(crate) trait OnDemand: Send + Sync {
-    fn len(&self) -> usize;
-
-    fn iter(&self) -> Box<dyn Iterator<Item = Result<Measurement, DecodeError>> + '_>;
-}
-
-impl Measurements {
-    pub(crate) fn on_demand(list: Arc<dyn OnDemand>) -> Self {
-        Self(List::OnDemand(list))
+gob::gob_struct! {
+    /// An AnalysisRun at the start of the controller's reconcile.
+    pub struct AnalysisRun as "AnalysisRun" {
+        /// `metadata`.
+        pub metadata: ObjectMeta as "ObjectMeta",
+        /// `spec`.
+        pub spec: AnalysisRunSpec as "Spec",
+        /// `status`.
+        pub status: AnalysisRunStatus as "Status",
     }
 
-    /// Returns the number of measurements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            List::Owned(list) => list.len(),
-            List::OnDemand(list) => list.len(),
-        }
+    /// `spec` of an AnalysisRun.
+    pub struct AnalysisRunSpec as "AnalysisRunSpec" {
+        /// `args`. The controller has already substituted them in the metric.
+        pub args: Vec<Argument> as "Args",
+        /// `terminate`.
+        pub terminate: bool as "Terminate",
     }
 
-    /// Returns whether there are no measurements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// One entry of `spec.args`.
+    pub struct Argument as "Argument" {
+        /// `name`.
+        pub name: String as "Name",
+        /// `value`; see [`Argument::text`].
+        pub value: Option<String> as "Value",
+        /// `valueFrom`: a Secret, for example.
+        pub value_from: Option<Present> as "ValueFrom",
     }
 
-    /// Iterates over the measurements, oldest first. A measurement that does not decode is an error, and the iteration continues after
-    /// it.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Measurement, DecodeError>> {
-        let iter: Box<dyn Iterator<Item = _>> = match &self.0 {
-            List::Owned(list) => Box::new(list.iter().cloned().map(Ok)),
-            List::OnDemand(list) => list.iter(),
-        };
-        iter
+    /// `status` of an AnalysisRun.
+    pub struct AnalysisRunStatus as "AnalysisRunStatus" {
+        /// `phase`.
+        pub phase: AnalysisPhase as "Phase",
+        /// `metricResults`.
+        pub metric_results: Vec<MetricResult> as "MetricResults",
+        /// `startedAt`.
+        pub started_at: Option<Timestamp> as "StartedAt",
     }
-}
 
-impl Default for Measurements {
-    fn default() -> Self {
-        Vec::new().into()
+    /// The results of one metric.
+    pub struct MetricResult as "MetricResult" {
+        /// The metric's name.
+        pub name: String as "Name",
+        /// The phase of the metric.
+        pub phase: AnalysisPhase as "Phase",
+        /// The newest measurements, oldest first. They are decoded one at a time while they are read: a long run has thousands,
+        /// and most calls read none.
+        pub measurements: LazyVec<Measurement> as "Measurements",
+        /// The result of [`MetricProvider::metadata`].
+        pub metadata: BTreeMap<String, String> as "Metadata",
     }
-}
 
-impl PartialEq for Measurements {
-    fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.iter().eq(other.iter())
+    /// A metric of an AnalysisRun, with resolved arguments.
+    pub struct Metric as "Metric" {
+        /// `name`.
+        pub name: String as "Name",
+        /// `interval`, a Go duration such as `30s`; empty for a single measurement.
+        pub interval: String as "Interval",
+        /// `successCondition`, an expression over `result`; empty if it is not set.
+        pub success_condition: String as "SuccessCondition",
+        /// `failureCondition`, an expression over `result`; empty if it is not set.
+        pub failure_condition: String as "FailureCondition",
+        /// `provider`.
+        pub provider: Provider as "Provider",
     }
-}
 
-impl Eq for Measurements {}
-
-impl From<Vec<Measurement>> for Measurements {
-    fn from(measurements: Vec<Measurement>) -> Self {
-        Self(List::Owned(measurements))
+    /// `provider` of a metric.
+    pub struct Provider as "MetricProvider" {
+        /// `plugin`: the configuration by plugin name.
+        pub plugin: BTreeMap<String, RawJson> as "Plugin",
     }
-}
 
-impl fmt::Debug for Measurements {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
+    /// One measurement, finished or not. Value, message and metadata have at most [`MAX_RESULT`](crate::MAX_RESULT) bytes.
+    #[derive(Eq)]
+    pub struct Measurement as "Measurement" {
+        /// `Running` if the controller must resume it, otherwise the final phase.
+        pub phase: AnalysisPhase as "Phase",
+        /// A message for people.
+        pub message: String as "Message",
+        /// When it started.
+        pub started_at: Option<Timestamp> as "StartedAt",
+        /// When it finished. The controller sets it if it is absent.
+        pub finished_at: Option<Timestamp> as "FinishedAt",
+        /// The value, as text.
+        pub value: String as "Value",
+        /// Data with which the provider identifies the measurement later, such as an id.
+        pub metadata: BTreeMap<String, String> as "Metadata",
+        /// When to resume a running measurement. The controller chooses the time if it is absent.
+        pub resume_at: Option<Timestamp> as "ResumeAt",
     }
-}
-
-/// A metric of an AnalysisRun, with resolved arguments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Metric {
-    /// `name`.
-    pub name: String,
-    /// `interval`, a Go duration such as `30s`; empty for a single measurement.
-    pub interval: String,
-    /// `successCondition`, an expression over `result`; empty if it is not set.
-    pub success_condition: String,
-    /// `failureCondition`, an expression over `result`; empty if it is not set.
-    pub failure_condition: String,
-    /// `provider.plugin`: the JSON configuration by plugin name.
-    pub plugins: BTreeMap<String, Vec<u8>>,
 }
 
 /// Returns the number of bytes of metadata.
@@ -238,24 +198,8 @@ pub(crate) fn size_of_metadata(metadata: &BTreeMap<String, String>) -> usize {
         .sum()
 }
 
-/// One measurement, finished or not. Value, message and metadata have at most [`MAX_RESULT`](crate::MAX_RESULT) bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Measurement {
-    /// `Running` if the controller must resume it, otherwise the final phase.
-    pub phase: AnalysisPhase,
-    /// A message for people.
-    pub message: String,
-    /// When it started.
-    pub started_at: Option<SystemTime>,
-    /// When it finished. The controller sets it if it is absent.
-    pub finished_at: Option<SystemTime>,
-    /// The value, as text.
-    pub value: String,
-    /// Data with which the provider identifies the measurement later, such as an id.
-    pub metadata: BTreeMap<String, String>,
-    /// When to resume a running measurement. The controller chooses the time if it is absent.
-    pub resume_at: Option<SystemTime>,
+fn now() -> Option<Timestamp> {
+    Some(SystemTime::now().into())
 }
 
 impl AnalysisRun {
@@ -263,9 +207,31 @@ impl AnalysisRun {
     #[must_use]
     pub fn named(namespace: &str, name: &str) -> Self {
         Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            metadata: ObjectMeta {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                ..ObjectMeta::default()
+            },
             ..Self::default()
+        }
+    }
+
+    /// Returns the value of an argument, or `None` if there is none of this name or the controller did not resolve it.
+    #[must_use]
+    pub fn arg(&self, name: &str) -> Option<&str> {
+        let mut args = self.spec.args.iter();
+        args.find(|argument| argument.name == name)?.text()
+    }
+}
+
+impl Argument {
+    /// Returns the value, or `None` for one that the controller did not resolve. The value of a Secret is only in the metric.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self.value_from {
+            // An argument without `valueFrom` has a value, so nil is the empty string that gob dropped.
+            None => Some(self.value.as_deref().unwrap_or_default()),
+            Some(_) => self.value.as_deref(),
         }
     }
 }
@@ -289,7 +255,9 @@ impl Metric {
     pub fn new(name: &str, plugin: &str, config: &Value) -> Self {
         Self {
             name: name.to_owned(),
-            plugins: BTreeMap::from([(plugin.to_owned(), config.to_string().into_bytes())]),
+            provider: Provider {
+                plugin: BTreeMap::from([(plugin.to_owned(), config.into())]),
+            },
             ..Self::default()
         }
     }
@@ -301,8 +269,10 @@ impl Metric {
     /// See [`ConfigError`].
     pub fn config<T: DeserializeOwned>(&self) -> std::result::Result<T, ConfigError> {
         let at = || format!("metric {}: provider.plugin", self.name);
-        match self.plugins.first_key_value() {
-            Some((plugin, json)) => ConfigError::parse(json, || format!("{}[{plugin}]", at())),
+        match self.provider.plugin.first_key_value() {
+            Some((plugin, json)) => {
+                ConfigError::parse(json.as_ref(), || format!("{}[{plugin}]", at()))
+            }
             None => Err(ConfigError::absent(at())),
         }
     }
@@ -321,7 +291,7 @@ impl Measurement {
     pub fn running() -> Self {
         Self {
             phase: AnalysisPhase::Running,
-            started_at: Some(SystemTime::now()),
+            started_at: now(),
             ..Self::default()
         }
     }
@@ -338,7 +308,7 @@ impl Measurement {
         Self {
             phase,
             value: value.to_string(),
-            finished_at: Some(SystemTime::now()),
+            finished_at: now(),
             resume_at: None,
             ..self
         }
@@ -348,7 +318,7 @@ impl Measurement {
     #[must_use]
     pub fn resume_in(self, wait: Duration) -> Self {
         Self {
-            resume_at: SystemTime::now().checked_add(wait),
+            resume_at: Some((SystemTime::now() + wait).into()),
             ..self
         }
     }
@@ -362,12 +332,9 @@ impl Measurement {
 }
 
 /// The phase of a measurement, a metric or a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AnalysisPhase {
-    /// Not started. An empty or unknown phase is read as `Pending`.
-    #[default]
-    Pending,
     /// Started.
     Running,
     /// The success condition holds.
@@ -378,4 +345,37 @@ pub enum AnalysisPhase {
     Error,
     /// Neither condition holds.
     Inconclusive,
+    /// Not started. An empty or unknown phase is read as `Pending`.
+    #[default]
+    #[serde(other)]
+    Pending,
+}
+
+impl GobType for AnalysisPhase {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        String::describe(schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_argument(value: Option<&str>, has_value_from: bool, expect: Option<&str>) {
+        let argument = Argument {
+            name: "x".to_owned(),
+            value: value.map(str::to_owned),
+            value_from: has_value_from.then(Default::default),
+        };
+        assert_eq!(argument.text(), expect);
+    }
+
+    #[test]
+    fn an_argument_without_a_value_is_empty_unless_it_has_value_from() {
+        check_argument(Some("v"), false, Some("v"));
+        check_argument(None, false, Some(""));
+        check_argument(None, true, None);
+        check_argument(Some("v"), true, Some("v"));
+    }
 }

@@ -16,16 +16,10 @@ use gob::{Decoder, Encoder, Limits};
 /// Limits on what a peer may send. The first call of a controller is about 22 KB, with 245 types nested 17 deep. The API server
 /// accepts no object above 3 MiB, and gob does not make it larger. A value that the author of a Rollout can make too large fails its
 /// call and not the session.
-pub(crate) const LIMITS: Limits = Limits::STRICT
-    .with_message_bytes(4 << 20)
-    .with_value_messages(8192)
-    .with_types(4096)
-    .with_definition_bytes(256 << 10)
-    .with_fields(1024)
-    .with_name_bytes(1024)
-    .with_depth(64)
-    .with_interface_depth(4)
-    .with_elements(4096);
+pub(crate) const LIMITS: Limits = Limits {
+    message_bytes: 4 << 20,
+    ..Limits::STRICT
+};
 
 /// Decodes and carries out the calls on a stream.
 pub(crate) trait Service: Send + Sync + 'static {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use rollout_types::ConfigError;
+use rollout_types::{ConfigError, RawJson};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -64,16 +64,17 @@ pub trait StepPlugin: Send + Sync + 'static {
     }
 }
 
-/// The configuration and the state of a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StepContext {
-    /// The plugin's name in the Rollout.
-    pub plugin_name: String,
-    /// The step's JSON configuration in the Rollout; empty if it is not set.
-    pub config: Vec<u8>,
-    /// The JSON of the last [`StepResult::status`]; empty before the first.
-    pub status: Vec<u8>,
+gob::gob_struct! {
+    /// The configuration and the state of a step.
+    #[derive(Eq)]
+    pub struct StepContext as "RpcStepContext" {
+        /// The plugin's name in the Rollout.
+        pub plugin_name: String as "PluginName",
+        /// The step's configuration in the Rollout; empty if it is not set.
+        pub config: RawJson as "Config",
+        /// The last [`StepResult::status`]; empty before the first.
+        pub status: RawJson as "Status",
+    }
 }
 
 impl StepContext {
@@ -82,8 +83,8 @@ impl StepContext {
     pub fn new(plugin_name: &str, config: &Value) -> Self {
         Self {
             plugin_name: plugin_name.to_owned(),
-            config: config.to_string().into_bytes(),
-            status: Vec::new(),
+            config: config.into(),
+            status: RawJson::default(),
         }
     }
 
@@ -93,7 +94,7 @@ impl StepContext {
     ///
     /// See [`ConfigError`].
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        ConfigError::parse(&self.config, || {
+        ConfigError::parse(self.config.as_ref(), || {
             format!("step {}: config", self.plugin_name)
         })
     }
@@ -104,10 +105,10 @@ impl StepContext {
     ///
     /// See [`ConfigError`].
     pub fn status<T: DeserializeOwned + Default>(&self) -> Result<T, ConfigError> {
-        if self.status.is_empty() {
+        if self.status.0.is_empty() {
             return Ok(T::default());
         }
-        ConfigError::parse(&self.status, || {
+        ConfigError::parse(self.status.as_ref(), || {
             format!("step {}: status", self.plugin_name)
         })
     }

@@ -5,7 +5,7 @@
 //! crate decodes and encodes calls and replies through functions that take bytes and domain types.
 //!
 //! ```text
-//! plugin:  bytes -> decode_call -> RouterCall     RouterReply -> Body::encode -> bytes
+//! plugin:  bytes -> decode_call -> RouterCall     Reply -> Body::encode -> bytes
 //! host:    RouterCall -> encode_call -> bytes     bytes -> decode_done, decode_verification -> result
 //! ```
 
@@ -13,13 +13,13 @@ pub(crate) mod metric;
 pub(crate) mod router;
 pub(crate) mod step;
 
-use gob::WithRaw;
 #[cfg(feature = "host")]
 use gob::{DecodeError, Decoder};
+use gob::{EncodeError, Encoder, WithRaw};
 
 use crate::error::{PluginError, error_chain};
-use crate::methods::Method;
-use crate::netrpc::Fault;
+use crate::methods::{Method, Reply};
+use crate::netrpc::{Body, Fault};
 use crate::rollout::{RawRollout, Rollout};
 
 gob::gob_struct! {
@@ -34,6 +34,23 @@ impl<T> From<&Result<T, PluginError>> for RpcError {
         let error = outcome.as_ref().err();
         Self {
             error_string: error.map_or_else(String::new, error_text),
+        }
+    }
+}
+
+impl Body for Reply {
+    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Type(name) => encoder.encode(name, out),
+            Self::Done(outcome) => encoder.encode(&RpcError::from(outcome), out),
+            Self::Verified(verification) => {
+                encoder.encode(&router::VerifyWeightResponse::from(*verification), out)
+            }
+            Self::Measured(Ok(measurement)) => encoder.encode(measurement, out),
+            Self::Measured(Err(error)) => encoder.encode(&metric::failed_measurement(error), out),
+            Self::Metadata(Ok(metadata)) => encoder.encode(metadata, out),
+            Self::Metadata(Err(error)) => encoder.encode(&metric::failed_metadata(error), out),
+            Self::Stepped(outcome) => encoder.encode(&step::StepResponse::from(outcome), out),
         }
     }
 }

@@ -155,7 +155,7 @@ async fn nothing_is_announced_without_a_host_or_a_socket() {
     check_refused(PluginEnv::default(), "instead of running it by hand").await;
     check_refused(
         PluginEnv {
-            client_cert: Some("x".into()),
+            asks_for_tls: true,
             ..good.clone()
         },
         "AutoMTLS",

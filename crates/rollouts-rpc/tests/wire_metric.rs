@@ -8,19 +8,28 @@
 )]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
 use rollouts_rpc::host::{CallError, MetricClient};
+use rollouts_rpc::rollout::Timestamp;
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    AnalysisPhase, AnalysisRun, MAX_RESULT, Measurement, Metric, MetricProvider, MetricResult,
-    Metrics, PluginError, ServeConfig, Shutdown,
+    AnalysisPhase, AnalysisRun, Argument, MAX_RESULT, Measurement, Metric, MetricProvider,
+    MetricResult, Metrics, PluginError, ServeConfig, Shutdown,
 };
 
-fn second(seconds: u64) -> Option<SystemTime> {
-    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+fn second(unix_seconds: i64) -> Option<Timestamp> {
+    Some(Timestamp { unix_seconds })
+}
+
+fn args(name: &str, value: &str) -> Vec<Argument> {
+    vec![Argument {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        value_from: None,
+    }]
 }
 
 fn map(key: &str, value: &str) -> BTreeMap<String, String> {
@@ -44,14 +53,14 @@ fn analysis_run() -> AnalysisRun {
     let mut result = MetricResult::new("success-rate", AnalysisPhase::Inconclusive, measurements);
     result.metadata = map("query", "up");
     let mut run = AnalysisRun::named("ns", "demo-1");
-    run.uid = "u-1".into();
-    run.labels = map("app", "demo");
-    run.annotations = map("revision", "2");
-    run.args = map("service", "canary");
-    run.terminate = true;
-    run.phase = AnalysisPhase::Running;
-    run.started_at = second(1_699_999_999);
-    run.results = vec![result];
+    run.metadata.uid = "u-1".into();
+    run.metadata.labels = map("app", "demo");
+    run.metadata.annotations = map("revision", "2");
+    run.spec.args = args("service", "canary");
+    run.spec.terminate = true;
+    run.status.phase = AnalysisPhase::Running;
+    run.status.started_at = second(1_699_999_999);
+    run.status.metric_results = vec![result];
     run
 }
 
@@ -243,8 +252,8 @@ async fn a_metric_provider_is_not_dispensed_as_another_kind() {
 /// A run with this many measurements, each with metadata.
 fn long_run(measurements: usize) -> AnalysisRun {
     let mut run = analysis_run();
-    run.results[0].measurements = vec![measurement(); measurements].into();
-    run.args = map("empty", "");
+    run.status.metric_results[0].measurements = vec![measurement(); measurements].into();
+    run.spec.args = args("empty", "");
     run
 }
 
@@ -253,8 +262,8 @@ struct Counts;
 
 impl MetricProvider for Counts {
     async fn run(&self, run: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
-        let count = run.results[0].measurements.len();
-        let value = format!("{:?} {count}", run.args);
+        let count = run.status.metric_results[0].measurements.len();
+        let value = format!("{:?} {count}", run.arg("empty"));
         Ok(Measurement::taken(AnalysisPhase::Successful, value))
     }
 }
@@ -264,7 +273,7 @@ async fn a_run_with_a_long_history_is_accepted() {
     let (_host, client) = serve(Counts).await;
     for count in [0, 2100, 15_000] {
         let measured = client.run(&long_run(count), &metric()).await.unwrap();
-        assert_eq!(measured.value, format!("{{\"empty\": \"\"}} {count}"));
+        assert_eq!(measured.value, format!("Some(\"\") {count}"));
     }
 }
 
@@ -274,8 +283,8 @@ struct Late;
 impl MetricProvider for Late {
     async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
         let mut measured = Measurement::running();
-        measured.resume_at =
-            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(i64::MAX as u64));
+        let latest = UNIX_EPOCH.checked_add(Duration::from_secs(i64::MAX as u64));
+        measured.resume_at = latest.map(SystemTime::into);
         assert!(measured.resume_at.is_some());
         Ok(measured)
     }

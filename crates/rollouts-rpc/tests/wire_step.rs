@@ -22,7 +22,7 @@ fn rollout() -> Rollout {
 
 fn context() -> StepContext {
     let mut context = StepContext::new("e2e/step", &json!({"for": "1m"}));
-    context.status = b"{\"runs\":1}".to_vec();
+    context.status = (&json!({"runs": 1})).into();
     context
 }
 

@@ -6,18 +6,18 @@
 )]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
 
 use super::{Dispatch, Metrics, PluginService, Step};
 use crate::error::PluginError;
 use crate::kind::PluginKind;
 use crate::methods::{Call as _, Method as _, MetricCall, StepCall};
 use crate::metric_provider::{
-    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
+    AnalysisPhase, AnalysisRun, AnalysisRunSpec, AnalysisRunStatus, Argument, Measurement, Metric,
+    MetricProvider, MetricResult, Provider,
 };
 use crate::netrpc::LIMITS;
 use crate::netrpc::codec::CallDecoder;
-use crate::rollout::{CanaryStep, Rollout};
+use crate::rollout::{CanaryStep, ObjectMeta, Rollout, Timestamp};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
 use crate::testing::{Recording, recordings};
 
@@ -66,8 +66,9 @@ impl StepPlugin for Never {
 }
 
 /// Returns a time this many seconds after 2026-01-06T10:00:00Z.
-fn after(seconds: u64) -> Option<SystemTime> {
-    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_693_600 + seconds))
+fn after(seconds: i64) -> Option<Timestamp> {
+    let unix_seconds = 1_767_693_600 + seconds;
+    Some(Timestamp { unix_seconds })
 }
 
 fn map<const N: usize>(entries: [(&str, &str); N]) -> BTreeMap<String, String> {
@@ -99,24 +100,35 @@ fn measurements() -> [Measurement; 2] {
 /// `tests/go/rollouts/fixture/analysis_run.yaml`.
 fn analysis_run() -> AnalysisRun {
     AnalysisRun {
-        name: "demo-7-1-1".into(),
-        namespace: "shop".into(),
-        uid: "0c1f4d3a-2a56-4c0e-9d0c-6f1d2f0b7a11".into(),
-        labels: map([
-            ("rollouts-pod-template-hash", "6d4f8b7c5"),
-            ("rollout-type", "Background"),
-        ]),
-        annotations: map([("rollout.argoproj.io/revision", "7")]),
-        args: map([("service", "demo-canary")]),
-        terminate: true,
-        phase: AnalysisPhase::Running,
-        started_at: after(0),
-        results: vec![MetricResult {
-            name: "success-rate".into(),
+        metadata: ObjectMeta {
+            name: "demo-7-1-1".into(),
+            namespace: "shop".into(),
+            uid: "0c1f4d3a-2a56-4c0e-9d0c-6f1d2f0b7a11".into(),
+            labels: map([
+                ("rollouts-pod-template-hash", "6d4f8b7c5"),
+                ("rollout-type", "Background"),
+            ]),
+            annotations: map([("rollout.argoproj.io/revision", "7")]),
+            ..ObjectMeta::default()
+        },
+        spec: AnalysisRunSpec {
+            args: vec![Argument {
+                name: "service".into(),
+                value: Some("demo-canary".into()),
+                value_from: None,
+            }],
+            terminate: true,
+        },
+        status: AnalysisRunStatus {
             phase: AnalysisPhase::Running,
-            measurements: measurements().to_vec().into(),
-            metadata: map([("query", "up")]),
-        }],
+            started_at: after(0),
+            metric_results: vec![MetricResult {
+                name: "success-rate".into(),
+                phase: AnalysisPhase::Running,
+                measurements: measurements().to_vec().into(),
+                metadata: map([("query", "up")]),
+            }],
+        },
     }
 }
 
@@ -127,7 +139,9 @@ fn metric() -> Metric {
         interval: "30s".into(),
         success_condition: "result > 0.95".into(),
         failure_condition: "result < 0.9".into(),
-        plugins: [("e2e/metric-provider".to_owned(), block.to_vec())].into(),
+        provider: Provider {
+            plugin: [("e2e/metric-provider".to_owned(), block.to_vec().into())].into(),
+        },
     }
 }
 
@@ -160,8 +174,8 @@ fn recorded_calls_of_released_controllers_reach_a_metric_provider() {
 fn recorded_calls_of_released_controllers_reach_a_step() {
     let context = |config: &str, status: &str| StepContext {
         plugin_name: "example.com/step".into(),
-        config: config.into(),
-        status: status.into(),
+        config: config.as_bytes().to_vec().into(),
+        status: status.as_bytes().to_vec().into(),
     };
     let weights = [&[Some(0), Some(25)][..], &[None; 7], &[Some(50), None]].concat();
     let demo = (

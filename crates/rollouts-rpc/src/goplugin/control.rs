@@ -79,7 +79,10 @@ impl Service for Control {
     type Reply = ControlReply;
     type CallInfo = ();
 
-    const LIMITS: Limits = LIMITS.with_message_bytes(64 << 10);
+    const LIMITS: Limits = Limits {
+        message_bytes: 64 << 10,
+        ..LIMITS
+    };
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<ControlCall> {
         // Ping and Quit ignore their argument, a bool.

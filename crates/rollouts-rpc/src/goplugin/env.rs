@@ -1,7 +1,7 @@
 //! The environment variables that a go-plugin host sets, as a value.
 //!
-//! Names and meanings are from go-plugin's `client.go` and `constants.go`. Argo Rollouts sets the cookie, the port range and the
-//! protocol versions. Hosts with a custom runner or with AutoMTLS set the other variables.
+//! Names and meanings are from go-plugin's `client.go` and `constants.go`. Argo Rollouts sets the cookie, the protocol versions and a
+//! range of ports, which a plugin on Unix does not need. Hosts with a custom runner or with AutoMTLS set the other variables.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,12 @@ pub struct PluginEnv {
     pub cookie: Option<String>,
     /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions that the host accepts, separated by commas, not parsed.
     pub protocol_versions: Option<String>,
-    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the ports for a TCP listener. Not used: a plugin on Unix listens on a Unix socket.
-    pub port_range: Option<(u16, u16)>,
     /// `PLUGIN_UNIX_SOCKET_DIR`: the directory of the socket.
     pub unix_socket_dir: Option<PathBuf>,
     /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of a group that may connect too.
     pub unix_socket_group: Option<String>,
-    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM. If it is set, the host uses TLS on the socket (AutoMTLS), which needs
-    /// feature `grpc`.
-    pub client_cert: Option<String>,
+    /// `PLUGIN_CLIENT_CERT`: the host sent its certificate, and uses TLS on the socket (AutoMTLS).
+    pub asks_for_tls: bool,
     /// `PLUGIN_MULTIPLEX_GRPC`: the host reads a seventh handshake field.
     pub multiplex_grpc: bool,
     /// `TMPDIR`: the directory of the socket if `PLUGIN_UNIX_SOCKET_DIR` is not set.
@@ -44,7 +41,6 @@ impl PluginEnv {
         V: Into<OsString>,
     {
         let mut env = Self::default();
-        let (mut min_port, mut max_port) = (None, None);
         for (name, value) in vars {
             let (name, value) = (name.into(), value.into());
             if value.is_empty() {
@@ -54,17 +50,14 @@ impl PluginEnv {
             match name.to_str() {
                 Some(COOKIE_VARIABLE) => env.cookie = Some(text()),
                 Some("PLUGIN_PROTOCOL_VERSIONS") => env.protocol_versions = Some(text()),
-                Some("PLUGIN_MIN_PORT") => min_port = text().parse().ok(),
-                Some("PLUGIN_MAX_PORT") => max_port = text().parse().ok(),
                 Some("PLUGIN_UNIX_SOCKET_DIR") => env.unix_socket_dir = Some(value.into()),
                 Some("PLUGIN_UNIX_SOCKET_GROUP") => env.unix_socket_group = Some(text()),
-                Some("PLUGIN_CLIENT_CERT") => env.client_cert = Some(text()),
+                Some("PLUGIN_CLIENT_CERT") => env.asks_for_tls = true,
                 Some("PLUGIN_MULTIPLEX_GRPC") => env.multiplex_grpc = true,
                 Some("TMPDIR") => env.temp_dir = Some(value.into()),
                 _ => {}
             }
         }
-        env.port_range = min_port.zip(max_port);
         env
     }
 
@@ -104,7 +97,6 @@ mod tests {
             ],
             PluginEnv {
                 cookie: Some("trafficrouter".into()),
-                port_range: Some((10000, 25000)),
                 protocol_versions: Some("1".into()),
                 ..PluginEnv::default()
             },
@@ -124,7 +116,7 @@ mod tests {
             PluginEnv {
                 unix_socket_dir: Some("/run/p".into()),
                 unix_socket_group: Some("argo".into()),
-                client_cert: Some("-----BEGIN".into()),
+                asks_for_tls: true,
                 multiplex_grpc: true,
                 temp_dir: Some("/var/tmp".into()),
                 ..PluginEnv::default()
@@ -140,15 +132,6 @@ mod tests {
                 ("PLUGIN_MULTIPLEX_GRPC", ""),
                 ("TMPDIR", ""),
             ],
-            PluginEnv::default(),
-        );
-    }
-
-    #[test]
-    fn a_port_range_needs_both_numbers() {
-        check(&[("PLUGIN_MIN_PORT", "1")], PluginEnv::default());
-        check(
-            &[("PLUGIN_MIN_PORT", "1"), ("PLUGIN_MAX_PORT", "x")],
             PluginEnv::default(),
         );
     }

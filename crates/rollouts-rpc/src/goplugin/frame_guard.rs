@@ -23,12 +23,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::frames::{Frame, FrameKind, Headers};
+
 /// Most data frames on one stream between two window updates of ours. At most 256 KiB arrive in this time, and the shortest call of a
 /// host is a Ping of 24 bytes.
 const MAX_FRAMES: u32 = 16 * 1024;
-
-/// Length of a frame header: version, type, flags, stream id, length (`header.go` in yamux).
-const HEADER: usize = 12;
 
 const SYN: u8 = 1;
 const FIN: u8 = 4;
@@ -62,32 +61,6 @@ enum Violation {
     TinyFrames,
 }
 
-/// Finds the headers in the bytes of one direction, in pieces of any size.
-#[derive(Debug, Default)]
-struct Headers {
-    header: [u8; HEADER],
-    have: usize,
-    /// Remaining bytes of the payload.
-    payload: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
-    kind: Kind,
-    flags: u8,
-    stream: u32,
-    length: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Data,
-    WindowUpdate,
-    GoAway,
-    /// Pings, and types that the yamux crate refuses.
-    Other,
-}
-
 impl<IO> FrameGuard<IO> {
     pub(crate) fn new(io: IO) -> Self {
         Self {
@@ -102,17 +75,17 @@ impl<IO> FrameGuard<IO> {
 impl Rules {
     fn received(&mut self, frame: Frame) {
         match frame.kind {
-            Kind::GoAway if frame.length != 0 => {
+            FrameKind::GoAway if frame.length != 0 => {
                 self.violation = Some(Violation::ByPlugin(frame.length));
             }
-            Kind::Data | Kind::WindowUpdate => {
+            FrameKind::Data | FrameKind::WindowUpdate => {
                 if frame.flags & SYN != 0 {
                     self.frames.entry(frame.stream).or_default();
                 }
                 if frame.flags & RST != 0 {
                     self.frames.remove(&frame.stream);
                 }
-                if frame.kind == Kind::Data
+                if frame.kind == FrameKind::Data
                     && let Some(frames) = self.frames.get_mut(&frame.stream)
                 {
                     *frames += 1;
@@ -121,68 +94,25 @@ impl Rules {
                     }
                 }
             }
-            Kind::GoAway | Kind::Other => {}
+            FrameKind::Ping | FrameKind::GoAway | FrameKind::Other => {}
         }
     }
 
     fn sent(&mut self, frame: Frame) {
         match frame.kind {
-            Kind::GoAway if frame.length != 0 => {
+            FrameKind::GoAway if frame.length != 0 => {
                 self.violation = Some(Violation::ByHost(frame.length));
             }
             // Whichever side ends a stream first, the yamux crate sends a frame with FIN or RST.
-            Kind::Data | Kind::WindowUpdate if frame.flags & (FIN | RST) != 0 => {
+            FrameKind::Data | FrameKind::WindowUpdate if frame.flags & (FIN | RST) != 0 => {
                 self.frames.remove(&frame.stream);
             }
-            Kind::WindowUpdate => {
+            FrameKind::WindowUpdate => {
                 if let Some(frames) = self.frames.get_mut(&frame.stream) {
                     *frames = 0;
                 }
             }
-            Kind::Data | Kind::GoAway | Kind::Other => {}
-        }
-    }
-}
-
-impl Headers {
-    fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
-        while !bytes.is_empty() {
-            let skipped = self.payload.min(bytes.len());
-            self.payload -= skipped;
-            bytes = bytes.get(skipped..).unwrap_or_default();
-
-            let gap = self.header.get_mut(self.have..).unwrap_or_default();
-            let copied = gap.len().min(bytes.len());
-            let (head, rest) = bytes.split_at(copied);
-            gap.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
-            self.have += copied;
-            bytes = rest;
-            if self.have == HEADER {
-                self.have = 0;
-                let frame = Frame::parse(self.header);
-                if frame.kind == Kind::Data {
-                    self.payload = usize::try_from(frame.length).unwrap_or(usize::MAX);
-                }
-                found(frame);
-            }
-        }
-    }
-}
-
-impl Frame {
-    fn parse(header: [u8; HEADER]) -> Self {
-        let [_version, kind, _, flags, a, b, c, d, length @ ..] = header;
-        let kind = match kind {
-            0 => Kind::Data,
-            1 => Kind::WindowUpdate,
-            3 => Kind::GoAway,
-            _ => Kind::Other,
-        };
-        Self {
-            kind,
-            flags,
-            stream: u32::from_be_bytes([a, b, c, d]),
-            length: u32::from_be_bytes(length),
+            FrameKind::Data | FrameKind::Ping | FrameKind::GoAway | FrameKind::Other => {}
         }
     }
 }
@@ -243,7 +173,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for FrameGuard<IO> {
 mod tests {
     use super::*;
 
-    const fn frame(kind: Kind, flags: u8, stream: u32, length: u32) -> Frame {
+    const fn frame(kind: FrameKind, flags: u8, stream: u32, length: u32) -> Frame {
         Frame {
             kind,
             flags,
@@ -269,10 +199,10 @@ mod tests {
             assert_eq!(
                 found,
                 [
-                    frame(Kind::WindowUpdate, SYN, 7, 0),
-                    frame(Kind::Data, 0, 7, 3),
-                    frame(Kind::Other, SYN, 0, 9),
-                    frame(Kind::GoAway, 0, 0, 1),
+                    frame(FrameKind::WindowUpdate, SYN, 7, 0),
+                    frame(FrameKind::Data, 0, 7, 3),
+                    frame(FrameKind::Ping, SYN, 0, 9),
+                    frame(FrameKind::GoAway, 0, 0, 1),
                 ]
             );
         }
@@ -281,28 +211,31 @@ mod tests {
     #[track_caller]
     fn check(judge: impl FnOnce(&mut Rules), expect: Option<Violation>) {
         let mut rules = Rules::default();
-        rules.received(frame(Kind::WindowUpdate, SYN, 7, 0));
+        rules.received(frame(FrameKind::WindowUpdate, SYN, 7, 0));
         judge(&mut rules);
         assert_eq!(rules.violation, expect);
     }
 
     #[test]
     fn a_goaway_with_an_error_ends_the_connection() {
-        check(|rules| rules.received(frame(Kind::GoAway, 0, 0, 0)), None);
-        check(|rules| rules.sent(frame(Kind::GoAway, 0, 0, 0)), None);
         check(
-            |rules| rules.received(frame(Kind::GoAway, 0, 0, 2)),
+            |rules| rules.received(frame(FrameKind::GoAway, 0, 0, 0)),
+            None,
+        );
+        check(|rules| rules.sent(frame(FrameKind::GoAway, 0, 0, 0)), None);
+        check(
+            |rules| rules.received(frame(FrameKind::GoAway, 0, 0, 2)),
             Some(Violation::ByPlugin(2)),
         );
         check(
-            |rules| rules.sent(frame(Kind::GoAway, 0, 0, 1)),
+            |rules| rules.sent(frame(FrameKind::GoAway, 0, 0, 1)),
             Some(Violation::ByHost(1)),
         );
     }
 
     fn tiny(rules: &mut Rules, frames: u32) {
         for _ in 0..frames {
-            rules.received(frame(Kind::Data, 0, 7, 1));
+            rules.received(frame(FrameKind::Data, 0, 7, 1));
         }
     }
 
@@ -320,7 +253,7 @@ mod tests {
         check(
             |rules| {
                 tiny(rules, MAX_FRAMES);
-                rules.sent(frame(Kind::WindowUpdate, 0, 7, 1 << 17));
+                rules.sent(frame(FrameKind::WindowUpdate, 0, 7, 1 << 17));
                 tiny(rules, MAX_FRAMES);
             },
             None,
@@ -330,9 +263,9 @@ mod tests {
     #[test]
     fn closed_streams_are_removed() {
         for end in [
-            (|rules| rules.received(frame(Kind::Data, RST, 7, 0))) as fn(&mut Rules),
-            |rules| rules.sent(frame(Kind::Data, FIN, 7, 0)),
-            |rules| rules.sent(frame(Kind::Data, RST, 7, 0)),
+            (|rules| rules.received(frame(FrameKind::Data, RST, 7, 0))) as fn(&mut Rules),
+            |rules| rules.sent(frame(FrameKind::Data, FIN, 7, 0)),
+            |rules| rules.sent(frame(FrameKind::Data, RST, 7, 0)),
         ] {
             check(
                 |rules| {

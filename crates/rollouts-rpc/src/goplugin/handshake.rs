@@ -10,18 +10,11 @@ pub use crate::kind::PluginKind;
 /// Version of the go-plugin protocol itself, the first field of the handshake line (`CoreProtocolVersion` in go-plugin's `client.go`).
 const CORE_PROTOCOL: u32 = 1;
 
+/// Version of the protocol between controller and plugin, the second field. All releases of Argo Rollouts have this one.
+const VERSION: u32 = 1;
+
 /// Longest socket directory in bytes. The path of a Unix socket has at most 108 bytes, with the file name and the terminator.
 const MAX_SOCKET_DIR: usize = 80;
-
-/// The kind and the protocol versions of a plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HandshakeConfig {
-    /// The kind of plugin that this process serves.
-    pub kind: PluginKind,
-    /// The application protocol versions that it supports. Argo Rollouts has only version 1.
-    pub versions: &'static [u32],
-}
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +30,6 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Negotiated {
-    /// The application protocol version to announce.
-    pub version: u32,
     /// Whether the host reads a seventh field of the handshake line.
     pub multiplex_grpc: bool,
     /// Entries of the host's version list that are not numbers. As in go-plugin, each should be logged as a warning.
@@ -68,22 +59,17 @@ pub enum HandshakeError {
         /// The value of the cookie.
         found: String,
     },
-    /// The host requires AutoMTLS, which needs feature `grpc`.
+    /// The host requires AutoMTLS. Only this user may connect to the socket, so TLS would add nothing.
     #[error(
         "the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"
     )]
     ClientCertificate,
-    /// The host accepts only other protocol versions.
+    /// The host accepts only these protocol versions (`PLUGIN_PROTOCOL_VERSIONS`).
     #[error(
-        "the host accepts version {offered} of the plugin protocol, this plugin speaks {ours}; install a plugin made for \
-         this controller"
+        "the host accepts version {0} of the plugin protocol, this plugin speaks {VERSION}; install a plugin made for this \
+         controller"
     )]
-    Version {
-        /// The versions that the host accepts (`PLUGIN_PROTOCOL_VERSIONS`).
-        offered: String,
-        /// The versions that this plugin supports.
-        ours: String,
-    },
+    Version(String),
     /// The socket directory does not fit in a handshake line or a socket address.
     #[error(
         "the socket directory \"{}\" cannot be used: it must be Unicode without '|' or control characters and at most \
@@ -96,27 +82,24 @@ pub enum HandshakeError {
     },
 }
 
-/// Decides whether to serve, and with which protocol version.
+/// Decides whether to serve.
 ///
-/// As in go-plugin's `server.go`, the version is the highest one that both sides support, or the plugin's lowest one if the host lists
-/// none. Without a common version, go-plugin announces its lowest one and the host kills the process. This function returns an error
-/// instead, so that the process exits with a reason in the log and without a socket.
+/// A host that lists no version gets ours. If it lists only others, go-plugin announces its own one and the host kills the
+/// process. This function returns an error instead, so that the process exits with a reason in the log and without a socket.
 ///
 /// # Errors
 ///
 /// Returns [`HandshakeError`] if the process must exit.
-pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated, HandshakeError> {
+pub fn negotiate(kind: PluginKind, env: &PluginEnv) -> Result<Negotiated, HandshakeError> {
     match env.cookie.as_deref() {
-        Some(cookie) if cookie == config.kind.cookie() => {}
-        None => return Err(HandshakeError::NotStartedByHost(config.kind)),
+        Some(cookie) if cookie == kind.cookie() => {}
+        None => return Err(HandshakeError::NotStartedByHost(kind)),
         Some(found) => {
-            return Err(HandshakeError::OtherKind {
-                kind: config.kind,
-                found: found.to_owned(),
-            });
+            let found = found.to_owned();
+            return Err(HandshakeError::OtherKind { kind, found });
         }
     }
-    if env.client_cert.is_some() && cfg!(not(feature = "grpc")) {
+    if env.asks_for_tls {
         return Err(HandshakeError::ClientCertificate);
     }
     if !is_announceable(env.socket_dir()) {
@@ -124,57 +107,31 @@ pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated
             dir: env.socket_dir().to_owned(),
         });
     }
-
-    let mut offered = Vec::new();
-    let mut ignored_versions = Vec::new();
-    for text in env
-        .protocol_versions
-        .iter()
-        .flat_map(|list| list.split(','))
-    {
+    let (mut offered, mut ignored_versions) = (Vec::new(), Vec::new());
+    let listed = env.protocol_versions.as_deref().unwrap_or_default();
+    for text in listed.split(',').filter(|_| !listed.is_empty()) {
         match text.parse::<u32>() {
             Ok(version) => offered.push(version),
             Err(_) => ignored_versions.push(text.to_owned()),
         }
     }
-    let ours = config.versions.iter().copied();
-    let common = ours
-        .clone()
-        .filter(|version| offered.contains(version))
-        .max();
-    if common.is_none() && !offered.is_empty() {
-        return Err(HandshakeError::Version {
-            offered: listed(&offered),
-            ours: listed(config.versions),
-        });
+    if !offered.is_empty() && !offered.contains(&VERSION) {
+        let offered: Vec<_> = offered.iter().map(u32::to_string).collect();
+        return Err(HandshakeError::Version(offered.join(", ")));
     }
-    let version = common.or(ours.min()).unwrap_or(1);
     Ok(Negotiated {
-        version,
         multiplex_grpc: env.multiplex_grpc,
         ignored_versions,
     })
 }
 
-impl HandshakeConfig {
-    /// Returns the configuration for this kind, with the protocol version of all released controllers.
-    #[must_use]
-    pub const fn of(kind: PluginKind) -> Self {
-        Self {
-            kind,
-            versions: &[1],
-        }
-    }
-}
-
 impl Negotiated {
     /// Returns the handshake line with its newline: core version, version, network, address, protocol, certificate.
     ///
-    /// `certificate` is empty unless the host requires AutoMTLS: other hosts crash if the field is set. A host that set
-    /// `PLUGIN_MULTIPLEX_GRPC` also reads a seventh field. It is `false` in gRPC mode, which has no multiplexing here, and `true` in
-    /// net/rpc mode, which always has.
+    /// The certificate is always empty: the controller crashes if the field is set. A host that set `PLUGIN_MULTIPLEX_GRPC` also reads
+    /// a seventh field. It is `false` in gRPC mode, which has no multiplexing here, and `true` in net/rpc mode, which always has.
     #[must_use]
-    pub fn handshake_line(&self, socket: &Path, protocol: Protocol, certificate: &str) -> String {
+    pub fn handshake_line(&self, socket: &Path, protocol: Protocol) -> String {
         let protocol_name = match protocol {
             Protocol::NetRpc => "netrpc",
             Protocol::Grpc => "grpc",
@@ -184,17 +141,9 @@ impl Negotiated {
             Protocol::NetRpc => "|true",
             Protocol::Grpc => "|false",
         };
-        format!(
-            "{CORE_PROTOCOL}|{}|unix|{}|{protocol_name}|{certificate}{multiplexed}\n",
-            self.version,
-            socket.display()
-        )
+        let socket = socket.display();
+        format!("{CORE_PROTOCOL}|{VERSION}|unix|{socket}|{protocol_name}|{multiplexed}\n")
     }
-}
-
-fn listed(versions: &[u32]) -> String {
-    let versions: Vec<_> = versions.iter().map(u32::to_string).collect();
-    versions.join(", ")
 }
 
 fn is_announceable(dir: &Path) -> bool {
@@ -214,28 +163,16 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_line(versions: &'static [u32], vars: &[(&str, &str)], expect: &str) {
-        let config = HandshakeConfig {
-            kind: PluginKind::TrafficRouter,
-            versions,
-        };
-        let negotiated = negotiate(&config, &env(vars)).unwrap();
-        let line = negotiated.handshake_line(Path::new("/tmp/plugin1"), Protocol::NetRpc, "");
-        assert_eq!(line, expect);
-    }
-
-    #[track_caller]
-    fn check_grpc_line(certificate: &str, vars: &[(&str, &str)], expect: &str) {
-        let negotiated =
-            negotiate(&HandshakeConfig::of(PluginKind::TrafficRouter), &env(vars)).unwrap();
-        let line = negotiated.handshake_line(Path::new("/p"), Protocol::Grpc, certificate);
+    fn check_line(protocol: Protocol, vars: &[(&str, &str)], expect: &str) {
+        let negotiated = negotiate(PluginKind::TrafficRouter, &env(vars)).unwrap();
+        let line = negotiated.handshake_line(Path::new("/tmp/plugin1"), protocol);
         assert_eq!(line, expect);
     }
 
     #[track_caller]
     fn check_error(vars: &[(&str, &str)], expect: &str) {
         let error = negotiate(
-            &HandshakeConfig::of(PluginKind::TrafficRouter),
+            PluginKind::TrafficRouter,
             &PluginEnv::from_vars(vars.iter().copied()),
         );
         let text = error.unwrap_err().to_string();
@@ -244,32 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_is_announced() {
-        check_line(
-            &[1],
-            &[("PLUGIN_PROTOCOL_VERSIONS", "1")],
-            "1|1|unix|/tmp/plugin1|netrpc|\n",
-        );
-        check_line(
-            &[1, 2, 3],
-            &[("PLUGIN_PROTOCOL_VERSIONS", "1,2,9")],
-            "1|2|unix|/tmp/plugin1|netrpc|\n",
-        );
-        check_line(
-            &[3, 1, 2],
-            &[("PLUGIN_PROTOCOL_VERSIONS", "3,2")],
-            "1|3|unix|/tmp/plugin1|netrpc|\n",
-        );
-    }
-
-    #[test]
-    fn the_lowest_version_is_announced_to_a_host_that_lists_none() {
-        check_line(&[3, 2], &[], "1|2|unix|/tmp/plugin1|netrpc|\n");
-        check_line(
-            &[1],
-            &[("PLUGIN_PROTOCOL_VERSIONS", "x")],
-            "1|1|unix|/tmp/plugin1|netrpc|\n",
-        );
+    fn version_1_is_announced_to_a_host_that_accepts_it_or_lists_none() {
+        for listed in ["1", "9,1,2", "x", ""] {
+            let vars = [("PLUGIN_PROTOCOL_VERSIONS", listed)];
+            let line = "1|1|unix|/tmp/plugin1|netrpc|\n";
+            check_line(Protocol::NetRpc, &vars, line);
+        }
     }
 
     #[test]
@@ -285,35 +202,28 @@ mod tests {
 
     #[test]
     fn a_version_that_is_not_a_number_is_ignored_and_reported() {
-        let negotiated = negotiate(
-            &HandshakeConfig::of(PluginKind::TrafficRouter),
-            &env(&[("PLUGIN_PROTOCOL_VERSIONS", "x,1,-2")]),
-        )
-        .unwrap();
-        assert_eq!(negotiated.version, 1);
+        let env = env(&[("PLUGIN_PROTOCOL_VERSIONS", "x,1,-2")]);
+        let negotiated = negotiate(PluginKind::TrafficRouter, &env).unwrap();
         assert_eq!(negotiated.ignored_versions, ["x", "-2"]);
     }
 
     #[test]
     fn the_seventh_field_is_sent_only_to_a_host_that_reads_it() {
-        check_line(
-            &[1],
-            &[("PLUGIN_MULTIPLEX_GRPC", "true")],
+        let check = |multiplex, protocol, expect| {
+            check_line(protocol, &[("PLUGIN_MULTIPLEX_GRPC", multiplex)], expect);
+        };
+        check(
+            "true",
+            Protocol::NetRpc,
             "1|1|unix|/tmp/plugin1|netrpc||true\n",
         );
-        check_line(
-            &[1],
-            &[("PLUGIN_MULTIPLEX_GRPC", "")],
-            "1|1|unix|/tmp/plugin1|netrpc|\n",
+        check("", Protocol::NetRpc, "1|1|unix|/tmp/plugin1|netrpc|\n");
+        check(
+            "true",
+            Protocol::Grpc,
+            "1|1|unix|/tmp/plugin1|grpc||false\n",
         );
-    }
-
-    #[test]
-    fn the_line_of_grpc_mode_announces_no_multiplexing() {
-        check_grpc_line("", &[], "1|1|unix|/p|grpc|\n");
-        check_grpc_line("TUlJ", &[], "1|1|unix|/p|grpc|TUlJ\n");
-        let asked = [("PLUGIN_MULTIPLEX_GRPC", "true")];
-        check_grpc_line("TUlJ", &asked, "1|1|unix|/p|grpc|TUlJ|false\n");
+        check("", Protocol::Grpc, "1|1|unix|/tmp/plugin1|grpc|\n");
     }
 
     #[test]
@@ -330,7 +240,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(not(feature = "grpc"))]
     fn a_host_that_requires_tls_is_refused() {
         check_error(
             &[

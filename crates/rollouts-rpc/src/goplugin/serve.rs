@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -25,9 +25,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{Dispatch, debug, dispatcher, info, warn};
 
 use super::env::PluginEnv;
-use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, Protocol, negotiate};
+use super::handshake::{HandshakeError, PluginKind, Protocol, negotiate};
 use super::session::{Session, SessionError, Shutdown};
-use super::tls::{Acceptor, Connection};
 use crate::call::Plugin;
 use crate::workers::{SESSION_THREADS, Workers};
 
@@ -124,9 +123,6 @@ pub enum ServeError {
     /// The socket failed to accept a connection.
     #[error("cannot accept a connection")]
     Accept(#[source] io::Error),
-    /// The host requires AutoMTLS, and TLS could not be set up (feature `grpc`).
-    #[error("cannot serve a host that asks for AutoMTLS")]
-    Tls(#[source] Box<dyn Error + Send + Sync>),
     /// Server reflection could not be set up (feature `grpc`).
     #[error("cannot set up server reflection")]
     Reflection(#[source] Box<dyn Error + Send + Sync>),
@@ -217,8 +213,8 @@ pub(crate) async fn serve_announced<P: Plugin>(
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
     let service = plugin.into_service(config.deadline(P::KIND), Workers::new(calls));
-    let serve = async |listener: &UnixListener, acceptor| {
-        let first = first_session(listener, acceptor);
+    let serve = async |listener: &UnixListener| {
+        let first = first_session(listener);
         let session = match timeout(config.session_timeout, first).await {
             Ok(session) => session.map_err(ServeError::Accept)?,
             Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
@@ -250,7 +246,6 @@ impl Signals {
 /// A process that listens on its socket and wrote the handshake line. It does not need a runtime.
 pub(crate) struct Announced {
     socket: NamedTempFile<StdUnixListener>,
-    acceptor: Acceptor,
 }
 
 impl Announced {
@@ -260,47 +255,35 @@ impl Announced {
         (kind, protocol): (PluginKind, Protocol),
         announce: impl FnOnce(&str) -> io::Result<()>,
     ) -> Result<Self, ServeError> {
-        let negotiated = negotiate(&HandshakeConfig::of(kind), env)?;
+        let negotiated = negotiate(kind, env)?;
         for version in &negotiated.ignored_versions {
             warn!(
                 version,
                 "PLUGIN_PROTOCOL_VERSIONS has an entry that is not a number"
             );
         }
-        let (acceptor, certificate) = acceptor(env)?;
         let socket = listen(env)?;
-        announce(&negotiated.handshake_line(socket.path(), protocol, &certificate))
+        announce(&negotiated.handshake_line(socket.path(), protocol))
             .map_err(ServeError::Announce)?;
         debug!(socket = %socket.path().display(), "listening");
-        Ok(Self { socket, acceptor })
+        Ok(Self { socket })
     }
 
     /// Serves connections until the host or a signal ends the process.
     pub(crate) async fn serve(
         self,
         mut signals: Signals,
-        serve: impl AsyncFnOnce(&UnixListener, Acceptor) -> Result<Shutdown, ServeError>,
+        serve: impl AsyncFnOnce(&UnixListener) -> Result<Shutdown, ServeError>,
     ) -> Result<Shutdown, ServeError> {
         let (listener, _removed_at_the_end) = self.socket.into_parts();
         let listener = UnixListener::from_std(listener).map_err(ServeError::Accept)?;
         let shutdown = tokio::select! {
-            ended = serve(&listener, self.acceptor) => ended?,
+            ended = serve(&listener) => ended?,
             _ = signals.terminate.recv() => Shutdown::Terminated,
         };
         info!("ending: {shutdown}");
         Ok(shutdown)
     }
-}
-
-/// Returns the acceptor of connections, with TLS if the host requires it, and the certificate to announce.
-fn acceptor(env: &PluginEnv) -> Result<(Acceptor, String), ServeError> {
-    #[cfg(feature = "grpc")]
-    if let Some(host) = &env.client_cert {
-        return Acceptor::for_host(host).map_err(|error| ServeError::Tls(error.into()));
-    }
-    // Without the feature, `negotiate` refuses a host that requires TLS.
-    let _ = env;
-    Ok((Acceptor::default(), String::new()))
 }
 
 /// Serves a plugin on an open connection, without handshake, socket and signals. The calls run in the caller's runtime together with
@@ -345,7 +328,10 @@ fn listen(env: &PluginEnv) -> Result<NamedTempFile<StdUnixListener>, ServeError>
     let socket = tempfile::Builder::new()
         .prefix("plugin")
         .make_in(dir, bind_private)
-        .map_err(|source| listen_error(env, source))?;
+        .map_err(|source| ServeError::Listen {
+            dir: dir.to_owned(),
+            source,
+        })?;
     if let Some(group) = &env.unix_socket_group {
         share_with(socket.path(), group).map_err(|source| ServeError::Group {
             group: group.clone(),
@@ -394,20 +380,13 @@ fn group_id(name: &str, groups: &str) -> Option<u32> {
 ///
 /// A host may connect and close the connection at once, after a failed attempt or when it kills the plugin. So connections are tried
 /// concurrently.
-async fn first_session(
-    listener: &UnixListener,
-    acceptor: Acceptor,
-) -> io::Result<Session<Box<dyn Connection>>> {
+async fn first_session(listener: &UnixListener) -> io::Result<Session<UnixStream>> {
     let mut candidates = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if candidates.len() < MAX_CANDIDATES => {
                 let (connection, _) = accepted?;
-                let acceptor = acceptor.clone();
-                candidates.spawn(async move {
-                    let connection = acceptor.accept(connection).await;
-                    Session::establish(connection.map_err(SessionError::Connection)?).await
-                });
+                candidates.spawn(Session::establish(connection));
             }
             Some(candidate) = candidates.join_next() => match candidate.map_err(io::Error::other)? {
                 Ok(session) => return Ok(session),
@@ -435,13 +414,6 @@ async fn refuse_others(listener: &UnixListener) -> Infallible {
         }
     }
     pending().await
-}
-
-fn listen_error(env: &PluginEnv, source: io::Error) -> ServeError {
-    ServeError::Listen {
-        dir: env.socket_dir().to_owned(),
-        source,
-    }
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use super::proto::{
     UpdateHashResponse, Verification as WireVerification, VerifyWeightRequest,
     VerifyWeightResponse, WeightDestination as WireDestination,
 };
-use crate::call::{Dispatch as _, PluginService, Router};
+use crate::call::{PluginService, Router};
 use crate::error::{PluginError, error_chain};
-use crate::methods::{RouterCall, RouterReply};
+use crate::methods::{Reply, RouterCall};
 use crate::netrpc::{Fault, Service as _};
 use crate::rollout::{Rollout, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
@@ -32,10 +32,10 @@ impl<R: TrafficRouter> Calls<R> {
         }
     }
 
-    async fn call(&self, call: RouterCall) -> Result<RouterReply, Status> {
+    async fn call(&self, call: RouterCall) -> Result<Reply, Status> {
         let reply = Arc::clone(&self.router).call_with_deadline(call).await;
         let reply = reply.map_err(|fault| fault_status(&fault))?;
-        match Router::<R>::plugin_error(&reply) {
+        match reply.error() {
             Some(error) => Err(plugin_error_status(error)),
             None => Ok(reply),
         }
@@ -62,7 +62,7 @@ impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
         _request: Request<TypeRequest>,
     ) -> Result<Response<TypeResponse>, Status> {
         match self.call(RouterCall::Type).await? {
-            RouterReply::Type(r#type) => Ok(Response::new(TypeResponse { r#type })),
+            Reply::Type(r#type) => Ok(Response::new(TypeResponse { r#type })),
             _ => Err(mismatched()),
         }
     }
@@ -113,7 +113,7 @@ impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
                 .map_err(|fault| fault_status(&fault))?,
         };
         match reply {
-            RouterReply::Verified(verification) => {
+            Reply::Verified(verification) => {
                 let verification = WireVerification::from(verification).into();
                 Ok(Response::new(VerifyWeightResponse { verification }))
             }

@@ -14,7 +14,6 @@ use tracing::debug;
 
 use crate::goplugin::serve::ServeError;
 use crate::goplugin::session::{GRACE, Shutdown};
-use crate::goplugin::tls::Acceptor;
 use crate::write_deadline::WriteDeadline;
 
 /// Most concurrent connections. A go-plugin host has one.
@@ -31,7 +30,6 @@ const MAX_STREAMS: u32 = 18;
 /// Returns [`ServeError::NoSession`] if no host ever connected, and [`ServeError::Accept`] if the socket fails.
 pub(super) async fn serve(
     listener: &UnixListener,
-    acceptor: Acceptor,
     services: Routes,
     quit: &CancellationToken,
     session_timeout: Duration,
@@ -43,8 +41,7 @@ pub(super) async fn serve(
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                 let (socket, _) = accepted.map_err(ServeError::Accept)?;
                 was_connected = true;
-                let connection = connection(socket, acceptor.clone(), services.clone(), quit.clone());
-                connections.spawn(connection);
+                connections.spawn(connection(socket, services.clone(), quit.clone()));
             }
             Some(ended) = connections.join_next() => {
                 if let Err(panic) = ended {
@@ -63,19 +60,8 @@ pub(super) async fn serve(
     Ok(Shutdown::HostQuit)
 }
 
-async fn connection(
-    socket: UnixStream,
-    acceptor: Acceptor,
-    services: Routes,
-    quit: CancellationToken,
-) {
-    let io = match acceptor.accept(socket).await {
-        Ok(io) => TokioIo::new(WriteDeadline::new(io)),
-        Err(error) => {
-            debug!(%error, "the TLS handshake of a connection failed");
-            return;
-        }
-    };
+async fn connection(socket: UnixStream, services: Routes, quit: CancellationToken) {
+    let io = TokioIo::new(WriteDeadline::new(socket));
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS);

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use gob::{Decoder, EncodeError, Encoder, GobType};
+use gob::{Decoder, EncodeError, GobType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 
-use crate::methods::{Call, Method as _, MetricCall, RouterCall, StepCall};
+use crate::methods::{Call as _, Method as _, MetricCall, RouterCall, StepCall};
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
 use crate::netrpc::client::{CallError, Decode, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
@@ -18,36 +18,86 @@ use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
 use crate::wire::{self, Outcome};
 
-/// Calls a traffic router.
-///
-/// Every method returns [`CallError::Router`] with the text of the error if the router returned an error.
-pub struct RouterClient {
-    rpc: RpcClient,
+/// Declares the clients, with what all of them have in common.
+macro_rules! clients {
+    ($($(#[$attribute:meta])* $client:ident($call:ident, $encode:path);)*) => {$(
+        $(#[$attribute])*
+        pub struct $client {
+            rpc: RpcClient,
+        }
+
+        impl $client {
+            pub(super) fn new(rpc: RpcClient) -> Self {
+                Self { rpc }
+            }
+
+            /// Calls `InitPlugin`.
+            ///
+            /// # Errors
+            ///
+            /// See [`CallError`].
+            pub async fn init_plugin(&self) -> Result<(), CallError> {
+                self.perform($call::InitPlugin).await
+            }
+
+            /// Calls `Type`, which returns the plugin's name.
+            ///
+            /// # Errors
+            ///
+            /// See [`CallError`].
+            pub async fn type_name(&self) -> Result<String, CallError> {
+                self.request($call::Type, Decoder::poll_value).await
+            }
+
+            /// Calls any method with any argument on the plugin's stream, for tests of a plugin.
+            ///
+            /// # Errors
+            ///
+            /// See [`CallError`].
+            pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
+            where
+                A: GobType + Serialize + Sync,
+                T: DeserializeOwned + Send + 'static,
+            {
+                self.rpc.call(service_method, argument).await
+            }
+
+            async fn request<T: Send + 'static>(
+                &self,
+                call: $call,
+                decode: Decode<T>,
+            ) -> Result<T, CallError> {
+                let method = format!("Plugin.{}", call.method().name());
+                self.rpc
+                    .call_with(&method, |gob, out| $encode(call, gob, out), decode)
+                    .await
+            }
+
+            async fn perform(&self, call: $call) -> Result<(), CallError> {
+                succeeded(self.request(call, wire::decode_done).await?)
+            }
+        }
+    )*};
+}
+
+clients! {
+    /// Calls a traffic router.
+    ///
+    /// Every method returns [`CallError::Router`] with the text of the error if the router returned an error.
+    RouterClient(RouterCall, wire::router::encode_call);
+
+    /// Calls a metric provider.
+    ///
+    /// An error of the provider arrives as a measurement in phase `Error`, and from `GetMetadata` under the key `error`.
+    MetricClient(MetricCall, wire::metric::encode_call);
+
+    /// Calls a step plugin.
+    ///
+    /// Every method returns [`CallError::Router`] with the text of the error if the plugin returned an error.
+    StepClient(StepCall, wire::step::encode_call);
 }
 
 impl RouterClient {
-    pub(super) fn new(rpc: RpcClient) -> Self {
-        Self { rpc }
-    }
-
-    /// Calls `InitPlugin`.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn init_plugin(&self) -> Result<(), CallError> {
-        self.perform(RouterCall::InitPlugin).await
-    }
-
-    /// Calls `Type`, which returns the router's name.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn type_name(&self) -> Result<String, CallError> {
-        self.request(RouterCall::Type, Decoder::poll_value).await
-    }
-
     /// Calls `UpdateHash`.
     ///
     /// # Errors
@@ -136,63 +186,9 @@ impl RouterClient {
         self.perform(RouterCall::RemoveManagedRoutes(boxed(rollout)))
             .await
     }
-
-    /// Calls any method with any argument on the router's stream, for tests of a plugin.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
-    where
-        A: GobType + Serialize + Sync,
-        T: DeserializeOwned + Send + 'static,
-    {
-        self.rpc.call(service_method, argument).await
-    }
-
-    async fn request<T: Send + 'static>(
-        &self,
-        call: RouterCall,
-        decode: Decode<T>,
-    ) -> Result<T, CallError> {
-        request(&self.rpc, call, wire::router::encode_call, decode).await
-    }
-
-    async fn perform(&self, call: RouterCall) -> Result<(), CallError> {
-        succeeded(self.request(call, wire::decode_done).await?)
-    }
-}
-
-/// Calls a metric provider.
-///
-/// An error of the provider arrives as a measurement in phase `Error`, and from `GetMetadata` under the key `error`.
-pub struct MetricClient {
-    rpc: RpcClient,
 }
 
 impl MetricClient {
-    pub(super) fn new(rpc: RpcClient) -> Self {
-        Self { rpc }
-    }
-
-    /// Calls `InitPlugin`.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn init_plugin(&self) -> Result<(), CallError> {
-        self.perform(MetricCall::InitPlugin).await
-    }
-
-    /// Calls `Type`, which returns the provider's name.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn type_name(&self) -> Result<String, CallError> {
-        self.request(MetricCall::Type, Decoder::poll_value).await
-    }
-
     /// Calls `Run`.
     ///
     /// # Errors
@@ -200,7 +196,7 @@ impl MetricClient {
     /// See [`CallError`].
     pub async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement, CallError> {
         let call = MetricCall::Run(boxed(run), boxed(metric));
-        self.request(call, wire::metric::decode_measurement).await
+        self.request(call, Decoder::poll_value).await
     }
 
     /// Calls `Resume`.
@@ -215,7 +211,7 @@ impl MetricClient {
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
         let call = MetricCall::Resume(boxed(run), boxed(metric), boxed(measurement));
-        self.request(call, wire::metric::decode_measurement).await
+        self.request(call, Decoder::poll_value).await
     }
 
     /// Calls `Terminate`.
@@ -230,7 +226,7 @@ impl MetricClient {
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
         let call = MetricCall::Terminate(boxed(run), boxed(metric), boxed(measurement));
-        self.request(call, wire::metric::decode_measurement).await
+        self.request(call, Decoder::poll_value).await
     }
 
     /// Calls `GarbageCollect`.
@@ -259,51 +255,9 @@ impl MetricClient {
         let call = MetricCall::GetMetadata(boxed(metric));
         self.request(call, Decoder::poll_value).await
     }
-
-    async fn request<T: Send + 'static>(
-        &self,
-        call: MetricCall,
-        decode: Decode<T>,
-    ) -> Result<T, CallError> {
-        request(&self.rpc, call, wire::metric::encode_call, decode).await
-    }
-
-    async fn perform(&self, call: MetricCall) -> Result<(), CallError> {
-        succeeded(self.request(call, wire::decode_done).await?)
-    }
-}
-
-/// Calls a step plugin.
-///
-/// Every method returns [`CallError::Router`] with the text of the error if the plugin returned an error.
-pub struct StepClient {
-    rpc: RpcClient,
 }
 
 impl StepClient {
-    pub(super) fn new(rpc: RpcClient) -> Self {
-        Self { rpc }
-    }
-
-    /// Calls `InitPlugin`.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn init_plugin(&self) -> Result<(), CallError> {
-        let reply = self.request(StepCall::InitPlugin, wire::decode_done);
-        succeeded(reply.await?)
-    }
-
-    /// Calls `Type`, which returns the plugin's name.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub async fn type_name(&self) -> Result<String, CallError> {
-        self.request(StepCall::Type, Decoder::poll_value).await
-    }
-
     /// Calls `Run`.
     ///
     /// # Errors
@@ -346,29 +300,9 @@ impl StepClient {
             .await
     }
 
-    async fn request<T: Send + 'static>(
-        &self,
-        call: StepCall,
-        decode: Decode<T>,
-    ) -> Result<T, CallError> {
-        request(&self.rpc, call, wire::step::encode_call, decode).await
-    }
-
     async fn step(&self, call: StepCall) -> Result<StepResult, CallError> {
         succeeded(self.request(call, wire::step::decode_result).await?)
     }
-}
-
-/// Makes a call and decodes its reply.
-async fn request<C: Call, T: Send + 'static>(
-    rpc: &RpcClient,
-    call: C,
-    encode: fn(C, &mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
-    decode: Decode<T>,
-) -> Result<T, CallError> {
-    let method = format!("Plugin.{}", call.method().name());
-    rpc.call_with(&method, |gob, out| encode(call, gob, out), decode)
-        .await
 }
 
 fn succeeded<T>(outcome: Outcome<T>) -> Result<T, CallError> {

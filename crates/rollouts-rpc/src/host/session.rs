@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 
 use futures::AsyncWrite as _;
-use gob::GobType;
+use gob::{Decoder, Encoder, GobType};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -15,7 +15,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::clients::{MetricClient, RouterClient, StepClient};
 use crate::goplugin::handshake::PluginKind;
 use crate::goplugin::session::yamux_config;
+use crate::methods::RouterCall;
 use crate::netrpc::client::{CallError, RpcClient};
+use crate::wire;
 
 /// Most streams of a session, far more than a host dispenses.
 const MAX_STREAMS: usize = 64;
@@ -169,6 +171,19 @@ impl HostSession {
 pub struct AnyClient(RpcClient);
 
 impl AnyClient {
+    /// Calls `Type`, which returns the plugin's name.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn type_name(&self) -> Result<String, CallError> {
+        let encode = |gob: &mut Encoder, out: &mut Vec<u8>| {
+            wire::router::encode_call(RouterCall::Type, gob, out)
+        };
+        let call = self.0.call_with("Plugin.Type", encode, Decoder::poll_value);
+        call.await
+    }
+
     /// Calls any method with any argument.
     ///
     /// # Errors

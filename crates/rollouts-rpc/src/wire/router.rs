@@ -1,14 +1,14 @@
 //! The calls and replies of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts).
 
 #[cfg(feature = "host")]
-use gob::DecodeError;
-use gob::{Decoder, EncodeError, Encoder, WithRaw};
+use gob::{DecodeError, EncodeError, Encoder};
+use gob::{Decoder, WithRaw};
 
 #[cfg(feature = "host")]
 use super::{Outcome, sent};
 use super::{RpcError, other_argument, received};
-use crate::methods::{RouterCall, RouterMethod, RouterReply};
-use crate::netrpc::{Body, Decoded, Fault};
+use crate::methods::{RouterCall, RouterMethod};
+use crate::netrpc::{Decoded, Fault};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
 
@@ -40,7 +40,7 @@ gob::gob_struct! {
         rollout: WithRaw<Rollout> as "Rollout",
     }
 
-    struct VerifyWeightResponse as "VerifyWeightResponse" {
+    pub(super) struct VerifyWeightResponse as "VerifyWeightResponse" {
         /// 0 not verified, 1 verified, 2 not implemented (`RpcVerified` in `utils/plugin/types`).
         verified: i32 as "Verified",
         err: RpcError as "Err",
@@ -111,18 +111,6 @@ fn weight(args: WeightArgs) -> (Box<Rollout>, DesiredWeight, Vec<WeightDestinati
     let rollout = received(args.rollout);
     let desired = DesiredWeight::of(&rollout, args.desired_weight);
     (rollout, desired, args.additional_destinations)
-}
-
-impl Body for RouterReply {
-    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        match self {
-            Self::Type(name) => encoder.encode(name, out),
-            Self::Done(outcome) => encoder.encode(&RpcError::from(outcome), out),
-            Self::Verified(verification) => {
-                encoder.encode(&VerifyWeightResponse::from(*verification), out)
-            }
-        }
-    }
 }
 
 impl From<Verification> for VerifyWeightResponse {

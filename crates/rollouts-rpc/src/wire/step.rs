@@ -3,16 +3,16 @@
 #[cfg(feature = "host")]
 use std::time::Duration;
 
+use gob::{Bytes, Decoder, WithRaw};
 #[cfg(feature = "host")]
-use gob::DecodeError;
-use gob::{Bytes, Decoder, EncodeError, Encoder, WithRaw};
+use gob::{DecodeError, EncodeError, Encoder};
 
 #[cfg(feature = "host")]
 use super::{Outcome, sent};
 use super::{RpcError, other_argument, received};
 use crate::error::PluginError;
-use crate::methods::{StepCall, StepMethod, StepReply};
-use crate::netrpc::{Body, Decoded, Fault};
+use crate::methods::{StepCall, StepMethod};
+use crate::netrpc::{Decoded, Fault};
 use crate::rollout::Rollout;
 use crate::step_plugin::{StepContext, StepPhase, StepResult};
 
@@ -20,16 +20,10 @@ gob::gob_struct! {
     /// `RunArgs`, `TerminateArgs` and `AbortArgs`; only their registered names differ.
     struct StepArgs as "RunArgs" {
         rollout: WithRaw<Rollout> as "Rollout",
-        context: RpcStepContext as "Context",
+        context: StepContext as "Context",
     }
 
-    struct RpcStepContext as "RpcStepContext" {
-        plugin_name: String as "PluginName",
-        config: Bytes as "Config",
-        status: Bytes as "Status",
-    }
-
-    struct StepResponse as "Response" {
+    pub(super) struct StepResponse as "Response" {
         result: RpcStepResult as "Result",
         error: RpcError as "Error",
     }
@@ -65,38 +59,16 @@ fn step_call(method: StepMethod, args: Option<Args>) -> Result<StepCall, Fault> 
         // The Go server ignores the argument of these two methods.
         (InitPlugin, _) => StepCall::InitPlugin,
         (Type, _) => StepCall::Type,
-        (Run, Some(Args::Run(args))) => StepCall::Run(received(args.rollout), args.context.into()),
+        (Run, Some(Args::Run(args))) => StepCall::Run(received(args.rollout), args.context),
         (Terminate, Some(Args::Terminate(args))) => {
-            StepCall::Terminate(received(args.rollout), args.context.into())
+            StepCall::Terminate(received(args.rollout), args.context)
         }
-        (Abort, Some(Args::Abort(args))) => {
-            StepCall::Abort(received(args.rollout), args.context.into())
-        }
+        (Abort, Some(Args::Abort(args))) => StepCall::Abort(received(args.rollout), args.context),
         (_, args) => {
             let found = args.as_ref().map(Args::registered_name);
             return Err(other_argument(method, found));
         }
     })
-}
-
-impl From<RpcStepContext> for StepContext {
-    fn from(context: RpcStepContext) -> Self {
-        Self {
-            plugin_name: context.plugin_name,
-            config: context.config.0,
-            status: context.status.0,
-        }
-    }
-}
-
-impl Body for StepReply {
-    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        match self {
-            Self::Type(name) => encoder.encode(name, out),
-            Self::Initialized(outcome) => encoder.encode(&RpcError::from(outcome), out),
-            Self::Done(outcome) => encoder.encode(&StepResponse::from(outcome), out),
-        }
-    }
 }
 
 impl From<&Result<StepResult, PluginError>> for StepResponse {
@@ -151,14 +123,8 @@ pub(crate) fn encode_call(
 
 #[cfg(feature = "host")]
 fn step_args(rollout: Rollout, context: StepContext) -> StepArgs {
-    StepArgs {
-        rollout: sent(rollout),
-        context: RpcStepContext {
-            plugin_name: context.plugin_name,
-            config: context.config.into(),
-            status: context.status.into(),
-        },
-    }
+    let rollout = sent(rollout);
+    StepArgs { rollout, context }
 }
 
 /// Decodes the reply to Run, Terminate and Abort.

@@ -2,28 +2,20 @@ package grpc
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
 	"maps"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -35,8 +27,6 @@ import (
 )
 
 func plain(*goplugin.ClientConfig) {}
-
-func autoMTLS(config *goplugin.ClientConfig) { config.AutoMTLS = true }
 
 // answer is the result of one call, and the tables after it.
 type answer struct {
@@ -123,71 +113,57 @@ func TestBothProtocolsGiveTheSameAnswers(t *testing.T) {
 	if refused < 4 || len(edited) < 6 {
 		t.Errorf("the calls cover too little: %d errors, %d states of the table", refused, len(edited))
 	}
-	for _, other := range []struct {
-		name      string
-		protocol  goplugin.Protocol
-		configure func(*goplugin.ClientConfig)
-	}{
-		{"gRPC", goplugin.ProtocolGRPC, plain},
-		{"gRPC with AutoMTLS", goplugin.ProtocolGRPC, autoMTLS},
-		{"net/rpc with AutoMTLS", goplugin.ProtocolNetRPC, autoMTLS},
-	} {
-		t.Run(other.name, func(t *testing.T) {
-			found := answers(t, newHost(t, other.protocol, other.configure))
-			slices.SortFunc(found, byCall)
-			for i, want := range expected {
-				got := found[i]
-				if got.call != want.call || got.text != want.text || got.verified != want.verified {
-					t.Errorf("%s: %q, %d; over net/rpc %s: %q, %d", got.call, got.text, got.verified, want.call, want.text, want.verified)
+	found := answers(t, newHost(t, goplugin.ProtocolGRPC, plain))
+	slices.SortFunc(found, byCall)
+	for i, want := range expected {
+		got := found[i]
+		if got.call != want.call || got.text != want.text || got.verified != want.verified {
+			t.Errorf("%s: %q, %d; over net/rpc %s: %q, %d", got.call, got.text, got.verified, want.call, want.text, want.verified)
+		}
+		if !maps.Equal(got.tables, want.tables) {
+			t.Errorf("%s: %v; over net/rpc %v", got.call, got.tables, want.tables)
+		}
+	}
+}
+
+func TestThePluginIsPingedAndEndsCleanly(t *testing.T) {
+	for _, protocol := range []goplugin.Protocol{goplugin.ProtocolGRPC, goplugin.ProtocolNetRPC} {
+		t.Run(string(protocol), func(t *testing.T) {
+			h := newHost(t, protocol, plain)
+			session, err := h.Client.Client()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := session.Ping(); err != nil {
+					t.Errorf("Ping: %v", err)
 				}
-				if !maps.Equal(got.tables, want.tables) {
-					t.Errorf("%s: %v; over net/rpc %v", got.call, got.tables, want.tables)
+			}
+			if sockets := contents(t, h.sockets); len(sockets) != 1 {
+				t.Errorf("want one socket, found %v", sockets)
+			}
+
+			h.Kill()
+
+			if h.process.ProcessState == nil || h.process.ProcessState.ExitCode() != 0 {
+				t.Errorf("ended with %v, want exit status 0", h.process.ProcessState)
+			}
+			if left := contents(t, h.sockets); len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			// The client logs warnings for missing services, failed streams and a plugin that must be killed.
+			for _, level := range []string{"[WARN]", "[ERROR]"} {
+				if log := h.log.String(); strings.Contains(log, level) {
+					t.Errorf("the host logged a %s", level)
 				}
 			}
 		})
 	}
 }
 
-func TestThePluginIsPingedAndEndsCleanly(t *testing.T) {
-	for _, protocol := range []goplugin.Protocol{goplugin.ProtocolGRPC, goplugin.ProtocolNetRPC} {
-		for name, configure := range map[string]func(*goplugin.ClientConfig){"plain": plain, "AutoMTLS": autoMTLS} {
-			t.Run(string(protocol)+" "+name, func(t *testing.T) {
-				h := newHost(t, protocol, configure)
-				session, err := h.Client.Client()
-				if err != nil {
-					t.Fatal(err)
-				}
-				for range 3 {
-					if err := session.Ping(); err != nil {
-						t.Errorf("Ping: %v", err)
-					}
-				}
-				if sockets := contents(t, h.sockets); len(sockets) != 1 {
-					t.Errorf("want one socket, found %v", sockets)
-				}
-
-				h.Kill()
-
-				if h.process.ProcessState == nil || h.process.ProcessState.ExitCode() != 0 {
-					t.Errorf("ended with %v, want exit status 0", h.process.ProcessState)
-				}
-				if left := contents(t, h.sockets); len(left) != 0 {
-					t.Errorf("left behind: %v", left)
-				}
-				// The client logs warnings for missing services, failed streams and a plugin that must be killed.
-				for _, level := range []string{"[WARN]", "[ERROR]"} {
-					if log := h.log.String(); strings.Contains(log, level) {
-						t.Errorf("the host logged a %s", level)
-					}
-				}
-			})
-		}
-	}
-}
-
 func TestEveryServiceIsListed(t *testing.T) {
 	want := []string{
-		"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+		"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
 		"plugin.GRPCBroker", "plugin.GRPCController", "plugin.GRPCStdio", service,
 	}
 	conn := newHost(t, goplugin.ProtocolGRPC, plain).router(t).(*router).conn
@@ -204,23 +180,9 @@ func TestEveryServiceIsListed(t *testing.T) {
 	for _, service := range response.GetListServicesResponse().GetService() {
 		found = append(found, service.Name)
 	}
-	older, err := reflectionalpha.NewServerReflectionClient(conn).ServerReflectionInfo(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = older.Send(&reflectionalpha.ServerReflectionRequest{MessageRequest: &reflectionalpha.ServerReflectionRequest_ListServices{}})
-	olderResponse, err := older.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var foundByOlder []string
-	for _, service := range olderResponse.GetListServicesResponse().GetService() {
-		foundByOlder = append(foundByOlder, service.Name)
-	}
 	slices.Sort(found)
-	slices.Sort(foundByOlder)
-	if !slices.Equal(found, want) || !slices.Equal(foundByOlder, want) {
-		t.Errorf("v1 lists %v, v1alpha lists %v, want %v", found, foundByOlder, want)
+	if !slices.Equal(found, want) {
+		t.Errorf("it lists %v, want %v", found, want)
 	}
 }
 
@@ -289,63 +251,6 @@ func TestMultiplexingOfTheBrokerIsRefused(t *testing.T) {
 	if _, err := h.Client.Client(); !errors.Is(err, goplugin.ErrGRPCBrokerMuxNotSupported) {
 		t.Errorf("%v, want %v", err, goplugin.ErrGRPCBrokerMuxNotSupported)
 	}
-}
-
-func TestWithAutoMTLSOnlyTheHostIsAccepted(t *testing.T) {
-	for _, protocol := range []goplugin.Protocol{goplugin.ProtocolGRPC, goplugin.ProtocolNetRPC} {
-		t.Run(string(protocol), func(t *testing.T) {
-			var config *goplugin.ClientConfig
-			h := newHost(t, protocol, func(c *goplugin.ClientConfig) { c.AutoMTLS, config = true, c })
-			address, err := h.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
-			other := someCertificate(t)
-			for _, stranger := range []struct {
-				who          string
-				certificates []tls.Certificate
-				alert        string
-			}{
-				{"one without a certificate", nil, "certificate required"},
-				{"one with another certificate", []tls.Certificate{other}, "access denied"},
-				{"one with the host's certificate and another key", []tls.Certificate{{
-					Certificate: config.TLSConfig.Certificates[0].Certificate, PrivateKey: other.PrivateKey,
-				}}, "error decrypting message"},
-			} {
-				conn, err := tls.Dial("unix", address.String(), &tls.Config{
-					ServerName: "localhost", InsecureSkipVerify: true, Certificates: stranger.certificates, NextProtos: []string{"h2"},
-				})
-				// In TLS 1.3 the client sees the rejection at its first read.
-				if err == nil {
-					_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-					_, err = conn.Read(make([]byte, 1))
-				}
-				if err == nil || err.Error() != "remote error: tls: "+stranger.alert {
-					t.Errorf("%s: %v, want the alert %q", stranger.who, err, stranger.alert)
-				}
-			}
-			if got := h.router(t).Type(); got == "" {
-				t.Error("the host is rejected afterwards")
-			}
-		})
-	}
-}
-
-// someCertificate returns a certificate like a host's, with another key.
-func someCertificate(t *testing.T) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // contents returns the files of a directory with their content; a socket has none.
