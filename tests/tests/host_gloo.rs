@@ -344,12 +344,12 @@ fn validated(tables: &[Value]) -> Result<BTreeMap<String, Vec<String>>> {
 /// What only `validate` refuses. Gloo refuses it too, but when it translates the table, of which the protos say little.
 const ONLY_OURS: [&str; 11] = [
     "weights of a route must sum to 100",
-    "weight 0 or none means a share of what the others leave",
+    "destinations with weight 0 or none share the rest of 100",
     "a route needs exactly one action",
     "a destination needs exactly one of ref and awsLambda",
     "a forwardTo without destinations needs a defaultDestination",
     "a RouteTable needs at least one http, tcp or tls route",
-    "a tcp route cannot lead to an ExternalService",
+    "a tcp route cannot send traffic to an ExternalService",
     "a tls matcher needs at least one entry of sniHosts",
     "is not the name of a header",
     "is used more than once",

@@ -119,6 +119,7 @@ impl Ledger {
     /// Removes the oldest request if there is no room for one more with this token.
     fn make_room(&mut self, token: &str) {
         let own = |call: &Call| call.token == token;
+        // A search is enough for a thousand entries, and happens once in a call at most.
         let has_most = self.entries.keys().filter(|call| own(call)).count() >= MAX_OF_TOKEN;
         if !has_most && self.entries.len() < MAX_CALLS {
             return;
@@ -157,6 +158,7 @@ impl Ledger {
             let changed = sets.entry(&call.application_set).or_default();
             changed.insert(call.clone(), entry.now);
         }
+        // Paused sets count, so that another round follows although no object changes.
         let all = sets.len();
         sets.retain(|set, _| !self.paused.contains_key(*set));
         let due = sets.into_iter().take(MAX_SETS).map(|(set, changed)| Due {
@@ -177,11 +179,13 @@ impl Ledger {
                 for (call, hash) in &due.changed {
                     // The request may have been removed in the meantime.
                     if let Some(entry) = self.entries.get_mut(call) {
+                        // Not `now`: the answer may have changed again while the set was annotated.
                         entry.answered = *hash;
                     }
                 }
                 self.paused.insert(set, now + pause);
             }
+            // The set was deleted, or is in a namespace that the configuration does not name.
             Outcome::Unknown => self.entries.retain(|call, _| call.application_set != set),
             Outcome::Failed => {
                 self.paused.insert(set, now + RETRY.max(pause));

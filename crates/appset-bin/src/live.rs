@@ -51,6 +51,7 @@ impl<T, const N: usize> Live<T, N> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match read(&self.files, read_file) {
             Ok(bytes) if seen.as_ref() == Some(&bytes) => return,
+            // Kept even if they turn out to be invalid, so that the same bytes are parsed and reported once.
             Ok(bytes) => (self.parse)(seen.insert(bytes)),
             Err(error) => {
                 // Forces the next content to be parsed, even if it is unchanged.
@@ -66,6 +67,7 @@ impl<T, const N: usize> Live<T, N> {
             }
             Err(error) => self.published.send_modify(|(_, before)| {
                 let problem = format!("{error:#}");
+                // The files are read every second, and one record is enough.
                 if before.as_ref() != Some(&problem) {
                     tracing::error!(
                         files,
@@ -236,6 +238,7 @@ impl Tokens {
         for entry in fs::read_dir(dir)? {
             let file = entry?.path();
             let name = file.file_name().unwrap_or_default();
+            // A key of a Secret is a link to a file in a hidden directory, which the kubelet swaps.
             if name.as_encoded_bytes().starts_with(b".") || !file.is_file() {
                 continue;
             }
@@ -276,6 +279,7 @@ impl Tokens {
         let mut suspects: BTreeSet<_> = self.unusable.iter().cloned().collect();
         let mut seen = BTreeMap::new();
         for (name, token) in &self.all {
+            // Calls get one of the two names, so a profile that names only the other gets none.
             if let Some(other) = seen.insert(token.as_ref(), name) {
                 suspects.insert(format!(
                     "tokens {other} and {name} are equal: calls have one of the names"

@@ -100,6 +100,7 @@ impl Objects {
         let mut clusters = self.lock();
         clusters.retain(|name, cluster| {
             let access = self.access(config.clusters(), name);
+            // A cluster of the same name with other credentials may be another cluster.
             watched.contains_key(name) && cluster.access == access
         });
         for (name, watched) in watched {
@@ -111,6 +112,7 @@ impl Objects {
                 known.insert(&name, Ok(labels_by_name(namespaces)));
             }
         }
+        // Once more, because selectors of namespaces match only those that are known.
         for (name, watched) in config.watched(&known) {
             if let Some(cluster) = clusters.get(&name) {
                 cluster.watch(&watched);
@@ -166,6 +168,7 @@ impl Objects {
             (Some(dir), _) => in_files::<K>(dir, place).await,
             (None, Some(found)) => kind(&found).all(place),
             (None, None) => {
+                // An empty list would delete the Applications of the cluster.
                 let why = "has just been removed from the configuration";
                 return Err(Failure::NotReady(format!("cluster {cluster} {why}")));
             }
@@ -208,6 +211,7 @@ impl Objects {
             })
         };
         unsynced(|it| it.namespaces.unsynced()).or_else(|| {
+            // The namespaces are known by now, and with them what to watch in them.
             self.watch(config);
             unsynced(|it| it.kinds().into_iter().find_map(Watch::unsynced))
         })
@@ -320,6 +324,7 @@ impl<K: Keep> Kind<K> {
     fn all(&self, place: &Place) -> Result<Vec<Arc<K::Kept>>, Failure> {
         let named = place.namespaces.iter().map(|it| Some(it.as_str()));
         let scopes = match place.is_all() {
+            // One watch has the objects of all namespaces.
             true => vec![None],
             false => named.collect(),
         };
@@ -361,6 +366,7 @@ impl<K: Keep> Watch for Kind<K> {
     fn has_changed(&self) -> bool {
         let changes = self.changes.lock();
         let mut changes = changes.unwrap_or_else(PoisonError::into_inner);
+        // Only whether there is a change matters, so the changes are dropped unread.
         let has_changed = !changes.is_empty();
         if has_changed {
             *changes = changes.resubscribe();

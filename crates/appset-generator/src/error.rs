@@ -43,7 +43,7 @@ pub enum ConfigError {
     Cycle(String, String),
     /// `requestsWith` passes requests to a profile that does not know their parameter: the path of the key, and the profile.
     #[error(
-        "{0} passes requests to profile {1}, no source of which knows this parameter: correct one of the names"
+        "{0} passes requests to profile {1}, but none of its sources has this parameter: correct one of the names"
     )]
     Unpassable(String, String),
     /// No request to a profile can succeed.

@@ -8,7 +8,7 @@ use crate::{ParameterSet, StaticSource};
 pub enum Warning {
     /// A set has other keys than the first one.
     #[error(
-        "static.{source_name}.sets[{index}] has not the same keys as the first set ({keys}): templates with missingkey=error fail, so add them"
+        "static.{source_name}.sets[{index}] has other keys than the first set ({keys}): templates with missingkey=error fail, so add them"
     )]
     Keys {
         /// The name of the source.
@@ -19,7 +19,7 @@ pub enum Warning {
         keys: String,
     },
     /// A static source lost more than half of its sets.
-    #[error("static.{source_name} had {before} sets and {}: replace the file by a rename, so that no half of it is read, or set minItems", left(*after))]
+    #[error("static.{source_name} had {before} sets and {}: write a complete file and rename it, so that no part of it is read alone, or set minItems", left(*after))]
     Shrunk {
         /// The name of the source.
         source_name: String,
@@ -67,7 +67,7 @@ mod tests {
             ("{a: 1, m: {x: 1}}, {m: {x: 2}, a: [3]}", None),
             (
                 "{a: 1}, {a: 2}, {b: 2}",
-                Some("sets[2] has not the same keys as the first set (a, b)"),
+                Some("sets[2] has other keys than the first set (a, b)"),
             ),
             ("{m: {x: 1}}, {m: {y: 1}}", Some("(m.x, m.y)")),
             ("{m: 1}, {m: {y: 1}}", Some("(m, m.y)")),

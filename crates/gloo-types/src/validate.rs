@@ -53,7 +53,7 @@ pub enum Rule {
     WeightSum(u64),
     /// The sum of the weights that are set leaves less than 1 for each destination whose weight is absent or 0.
     #[error(
-        "weight 0 or none means a share of what the others leave, at least 1 for each, and they leave {remainder} for {unset}: remove it, or give each destination a weight"
+        "destinations with weight 0 or none share the rest of 100 and need at least 1 each, but only {remainder} is left for {unset}: remove it, or give each destination a weight"
     )]
     NoRemainder {
         /// The destinations without a weight.
@@ -78,7 +78,7 @@ pub enum Rule {
     #[error("a destination needs exactly one of ref and awsLambda: set one of them")]
     Target,
     /// TCP routes cannot lead to an ExternalService.
-    #[error("a tcp route cannot lead to an ExternalService: use an http or tls route")]
+    #[error("a tcp route cannot send traffic to an ExternalService: use an http or tls route")]
     KindForTcp,
     /// A TLS matcher has no server name.
     #[error("a tls matcher needs at least one entry of sniHosts: add the host")]

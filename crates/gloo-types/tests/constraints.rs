@@ -64,7 +64,7 @@ fn weights_that_gloo_rejects() {
     );
     let share = |left: u32, names: &str| {
         format!(
-            "{at}: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave {left} for {names}: remove it, or give each destination a weight"
+            "{at}: destinations with weight 0 or none share the rest of 100 and need at least 1 each, but only {left} is left for {names}: remove it, or give each destination a weight"
         )
     };
     check(weighted(&[json!(100), json!(0)]), &[&share(0, "Service x")]);
@@ -113,7 +113,7 @@ fn routes_that_gloo_rejects() {
         json!({"http": [{"forwardTo": {"destinations": many}}]}),
         &[
             "spec.http[0].forwardTo.destinations: at most 100 are allowed, found 101: divide or shorten it",
-            "spec.http[0].forwardTo.destinations: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave 100 for Service x, Service x, Service x, Service x, Service x and 96 more: remove it, or give each destination a weight",
+            "spec.http[0].forwardTo.destinations: destinations with weight 0 or none share the rest of 100 and need at least 1 each, but only 100 is left for Service x, Service x, Service x, Service x, Service x and 96 more: remove it, or give each destination a weight",
         ],
     );
 }
@@ -152,7 +152,7 @@ fn tcp_and_tls_routes_that_gloo_rejects() {
     check(
         json!({"tcp": [{"forwardTo": {"destinations": [{"ref": {"name": "x"}, "kind": "EXTERNAL_SERVICE"}]}}, {}]}),
         &[
-            "spec.tcp[0].forwardTo.destinations[0].kind: a tcp route cannot lead to an ExternalService: use an http or tls route",
+            "spec.tcp[0].forwardTo.destinations[0].kind: a tcp route cannot send traffic to an ExternalService: use an http or tls route",
             "spec.tcp[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
         ],
     );

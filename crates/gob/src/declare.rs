@@ -97,7 +97,7 @@ macro_rules! gob_struct {
                     type Value = $name;
 
                     fn expecting(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                        f.write_str(concat!("struct ", stringify!($name)))
+                        f.write_str(concat!("struct ", $go_name))
                     }
 
                     fn visit_map<A: de::MapAccess<'de>>(
@@ -219,7 +219,7 @@ macro_rules! gob_interface {
                 type Value = $name;
 
                 fn expecting(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.write_str(concat!("enum ", stringify!($name)))
+                    f.write_str("an interface value")
                 }
 
                 fn visit_enum<A: de::EnumAccess<'de>>(
@@ -285,7 +285,7 @@ impl<T: Copy> Visitor<'_> for Variant<'_, T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("variant identifier")
+        f.write_str("the name of a registered type")
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {

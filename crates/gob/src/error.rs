@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::de::Unexpected;
+
 /// The error of [`Decoder::poll_value`](crate::Decoder::poll_value).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -41,7 +43,7 @@ pub enum Fault {
     #[error("message ends inside a value")]
     Truncated,
     /// A byte that cannot start an unsigned integer.
-    #[error("0x{head:02x} does not begin an integer")]
+    #[error("0x{head:02x} is not the first byte of an integer")]
     BadInteger {
         /// The byte.
         head: u8,
@@ -80,13 +82,13 @@ pub enum Fault {
         problem: &'static str,
     },
     /// A struct value with a field that its definition does not have.
-    #[error("struct value has a field beyond the {fields} of its definition")]
+    #[error("struct value has more fields than its type, which has {fields}")]
     FieldOutOfRange {
         /// Fields in the definition.
         fields: usize,
     },
     /// An array value whose length differs from its definition.
-    #[error("array of {expected} elements, but the message has {found}")]
+    #[error("array value has {found} elements, its type {expected}")]
     ArrayLength {
         /// Length in the definition.
         expected: u64,
@@ -97,7 +99,7 @@ pub enum Fault {
     #[error("value is not preceded by a zero byte")]
     BadSingleton,
     /// The decoder lost its position in a message: a bug in this crate.
-    #[error("decoder has lost its place in a message: please report this")]
+    #[error("decoder lost its position in a message: report this as a bug")]
     Misplaced,
     /// More than [`Limits`](crate::Limits) allows.
     #[error("more than {limit} {what}")]
@@ -139,13 +141,13 @@ pub enum EncodeError {
     #[error("gob needs the exact length of a slice, array or map before its elements")]
     Length,
     /// A `None` that gob cannot omit: only a struct field or an interface can be nil.
-    #[error("gob cannot send None here: only a struct field or an interface can be nil")]
+    #[error("gob cannot send nil here: only a struct field or an interface can be nil")]
     Nil,
     /// A [`SchemaRef`](crate::SchemaRef) of another encoder's schema.
     #[error("gob type belongs to another encoder: a GobType must not keep its SchemaRef")]
     ForeignType,
     /// The encoder lost track of nested values: a bug in this crate.
-    #[error("gob encoder has lost its place in a nested value: please report this")]
+    #[error("gob encoder lost its position in a nested value: report this as a bug")]
     Unbalanced,
     /// An error of a `Serialize` implementation.
     #[error("{0}")]
@@ -232,17 +234,38 @@ impl serde::de::Error for ValueError {
         Self::new(message.to_string().replace(char::is_control, " "))
     }
 
-    // serde's own texts contain strings and bytes of the value, which may be secrets.
-    fn invalid_type(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
+    // serde's own texts contain strings and bytes of the value, which may be secrets, and name Rust's types instead of Go's.
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
         let found = match found {
-            serde::de::Unexpected::Str(_) => "a string".to_owned(),
-            serde::de::Unexpected::Bytes(_) => "bytes".to_owned(),
+            Unexpected::Bool(_) => "a bool".to_owned(),
+            Unexpected::Str(_) => "a string".to_owned(),
+            Unexpected::Bytes(_) => "bytes".to_owned(),
+            Unexpected::Option => "nil".to_owned(),
+            Unexpected::Enum => "an interface value".to_owned(),
+            Unexpected::Seq => "a slice or an array".to_owned(),
+            Unexpected::Map => "a struct or a map".to_owned(),
             other => other.to_string(),
+        };
+        let expected = expected.to_string();
+        let expected = match expected.as_str() {
+            "i8" => "an int8",
+            "i16" => "an int16",
+            "i32" => "an int32",
+            "i64" => "an int64",
+            "u8" => "a uint8",
+            "u16" => "a uint16",
+            "u32" => "a uint32",
+            "u64" => "a uint64",
+            "f32" => "a float32",
+            "f64" => "a float64",
+            "a boolean" => "a bool",
+            "a sequence" => "a slice",
+            other => other,
         };
         Self::new(format!("expected {expected}, found {found}"))
     }
 
-    fn invalid_value(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
         Self::invalid_type(found, expected)
     }
 }

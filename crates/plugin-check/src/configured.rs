@@ -70,7 +70,7 @@ async fn check<W: Work>(args: &Args, report: &mut Report, work: Seen<W>) {
     let mut checks = vec![
         (method, "the call succeeds"),
         ("ping", "pings are answered while a call runs"),
-        ("restart", "after a kill, another process goes on"),
+        ("restart", "after a kill, a new process continues"),
         (end, "the last call succeeds"),
     ];
     if args.kind == Kind::Router {

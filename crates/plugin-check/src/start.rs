@@ -39,7 +39,7 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
         report.should(check("stdout"), "it writes nothing to stdout", empty(&line));
         report.should(
             check("stderr"),
-            "stderr says what it is for",
+            "stderr explains what the program is",
             yes("stderr is empty")(!log.is_empty()),
         );
     }

@@ -171,18 +171,23 @@ impl<P: MetricProvider> Dispatch for Metrics<P> {
         match call {
             MetricCall::InitPlugin => Done(provider.init().await),
             MetricCall::Type => Type(provider.type_name().to_owned()),
-            MetricCall::Run(run, metric) => measured(provider.run(&run, &metric).await),
-            MetricCall::Resume(run, metric, measurement) => {
-                measured(provider.resume(&run, &metric, *measurement).await)
+            MetricCall::Run(args) => measured(provider.run(&args.analysis_run, &args.metric).await),
+            MetricCall::Resume(args) => {
+                let (run, metric) = (&args.analysis_run, &args.metric);
+                measured(provider.resume(run, metric, args.measurement).await)
             }
-            MetricCall::Terminate(run, metric, measurement) => {
-                measured(provider.terminate(&run, &metric, *measurement).await)
+            MetricCall::Terminate(args) => {
+                let (run, metric) = (&args.analysis_run, &args.metric);
+                measured(provider.terminate(run, metric, args.measurement).await)
             }
-            MetricCall::GarbageCollect(run, metric, limit) => {
-                Done(provider.garbage_collect(&run, &metric, limit).await)
+            MetricCall::GarbageCollect(args) => {
+                let limit = usize::try_from(args.limit).unwrap_or_default();
+                let collected = provider.garbage_collect(&args.analysis_run, &args.metric, limit);
+                Done(collected.await)
             }
-            MetricCall::GetMetadata(metric) => {
-                Metadata(provider.metadata(&metric).await.and_then(|metadata| {
+            MetricCall::GetMetadata(args) => {
+                let metadata = provider.metadata(&args.metric).await;
+                Metadata(metadata.and_then(|metadata| {
                     within_limit("its keys and values", size_of_metadata(&metadata))?;
                     Ok(metadata)
                 }))
@@ -239,7 +244,10 @@ impl<P: Dispatch> PluginService<P> {
     fn fault(method: MethodOf<P>, fault: Fault) -> Result<Reply, Fault> {
         if let Some(reply) = P::fail_closed(method) {
             let error = error_chain(&fault);
-            error!(error, "call failed: replied in the safe way");
+            error!(
+                error,
+                "call failed: replied that the weight is not verified"
+            );
             return Ok(reply);
         }
         match fault {

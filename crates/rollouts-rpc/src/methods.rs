@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::error::PluginError;
-use crate::metric_provider::{AnalysisRun, Measurement, Metric};
+use crate::metric_provider::Measurement;
 use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
+use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 
 /// The methods of one kind of plugin.
 pub(crate) trait Method: Copy + Send + Sync + 'static {
@@ -149,11 +150,11 @@ pub enum RouterCall {
 pub(crate) enum MetricCall {
     InitPlugin,
     Type,
-    Run(Box<AnalysisRun>, Box<Metric>),
-    Resume(Box<AnalysisRun>, Box<Metric>, Box<Measurement>),
-    Terminate(Box<AnalysisRun>, Box<Metric>, Box<Measurement>),
-    GarbageCollect(Box<AnalysisRun>, Box<Metric>, usize),
-    GetMetadata(Box<Metric>),
+    Run(Box<RunArgs>),
+    Resume(Box<TerminateAndResumeArgs>),
+    Terminate(Box<TerminateAndResumeArgs>),
+    GarbageCollect(Box<GarbageCollectArgs>),
+    GetMetadata(Box<GetMetadataArgs>),
 }
 
 /// A call to a step plugin, with its arguments.
@@ -213,10 +214,9 @@ impl Call for MetricCall {
     fn object(&self) -> Option<(&str, &str)> {
         match self {
             Self::InitPlugin | Self::Type | Self::GetMetadata(_) => None,
-            Self::Run(run, ..)
-            | Self::Resume(run, ..)
-            | Self::Terminate(run, ..)
-            | Self::GarbageCollect(run, ..) => Some(key(&run.metadata)),
+            Self::Run(args) => Some(key(&args.analysis_run.metadata)),
+            Self::Resume(args) | Self::Terminate(args) => Some(key(&args.analysis_run.metadata)),
+            Self::GarbageCollect(args) => Some(key(&args.analysis_run.metadata)),
         }
     }
 }

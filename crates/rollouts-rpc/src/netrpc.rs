@@ -100,25 +100,25 @@ pub(crate) enum Fault {
     #[error("rpc: can't find method {0}")]
     UnknownMethod(String),
     /// The argument is valid gob, but not of the type that the method takes.
-    #[error("{method}: the argument is not what the method takes: {reason}")]
+    #[error("{method}: invalid argument: {reason}")]
     Argument { method: String, reason: String },
     #[error("unknown plugin type: {0}")]
     UnknownPlugin(String),
     #[error("too many dispensed plugins wait for their stream")]
     TooManyDispensed,
-    #[error("{method} panicked: {message}; the plugin's log has the place")]
+    #[error("{method} panicked: {message}; the plugin's log says where")]
     Panicked {
         method: &'static str,
         message: String,
     },
     #[error(
-        "{method} took longer than {seconds} s and was cut short; the plugin's log has its progress"
+        "{method} took longer than {seconds} s and was aborted; the plugin's log shows its progress"
     )]
     DeadlineExceeded { method: &'static str, seconds: f32 },
     #[error("the call was ended")]
     Ended,
     /// The plugin's reply has no representation in gob.
-    #[error("{method}: the answer cannot be sent")]
+    #[error("{method}: the reply cannot be encoded")]
     Unsendable {
         method: String,
         #[source]

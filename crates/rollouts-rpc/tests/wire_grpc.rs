@@ -134,17 +134,17 @@ async fn an_error_has_the_documented_status() {
     check_status(
         session.set_weight("{").await,
         Code::InvalidArgument,
-        "SetWeight: the argument is not what the method takes: rollout: EOF while parsing an object at line 1 column 1",
+        "SetWeight: invalid argument: rollout: EOF while parsing an object at line 1 column 1",
     );
     check_status(
         session.set_weight(&named("panics")).await,
         Code::Internal,
-        "SetWeight panicked: at 7; the plugin's log has the place",
+        "SetWeight panicked: at 7; the plugin's log says where",
     );
     check_status(
         session.set_weight(&named("hangs")).await,
         Code::DeadlineExceeded,
-        "SetWeight took longer than 1 s and was cut short; the plugin's log has its progress",
+        "SetWeight took longer than 1 s and was aborted; the plugin's log shows its progress",
     );
 }
 

@@ -219,7 +219,7 @@ async fn an_error_is_a_measurement_with_one_line() {
 async fn a_call_that_hangs_ends_at_its_deadline() {
     check_error(
         Minimal::Hangs,
-        "Run took longer than 30 s and was cut short; the plugin's log has its progress",
+        "Run took longer than 30 s and was aborted; the plugin's log shows its progress",
     )
     .await;
 }
@@ -229,10 +229,9 @@ async fn a_panic_fails_only_its_call() {
     let (_host, client) = serve(Minimal::Panics).await;
     let (run, metric) = (AnalysisRun::default(), Metric::default());
     match client.run(&run, &metric).await {
-        Err(CallError::Refused(text)) => assert_eq!(
-            text,
-            "Run panicked: no luck; the plugin's log has the place"
-        ),
+        Err(CallError::Refused(text)) => {
+            assert_eq!(text, "Run panicked: no luck; the plugin's log says where")
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(client.type_name().await.unwrap(), "Minimal");
@@ -297,7 +296,7 @@ async fn a_reply_that_gob_cannot_represent_fails_only_its_call() {
         let refused = client.run(&long_run(0), &metric()).await.unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "Plugin.Run: the answer cannot be sent: time is later than Go can represent"
+            "Plugin.Run: the reply cannot be encoded: time is later than Go can represent"
         );
     }
     assert_eq!(client.type_name().await.unwrap(), "Late");

@@ -135,7 +135,7 @@ async fn an_argument_of_the_wrong_type_is_refused_and_skipped() {
     let odd = || Odd {
         weight: "heavy".into(),
     };
-    let refused = "Plugin.SetWeight: the argument is not what the method takes: ";
+    let refused = "Plugin.SetWeight: invalid argument: ";
     for (argument, reason) in [
         (
             Some(OddArgument::Misnamed(odd())),
@@ -180,7 +180,7 @@ async fn a_panic_fails_only_its_call() {
     for _ in 0..2 {
         check_fault(
             router.set_weight(&named("a"), 5, &[]).await,
-            "SetWeight panicked: index 3 of 50\u{ff05}; the plugin's log has the place",
+            "SetWeight panicked: index 3 of 50\u{ff05}; the plugin's log says where",
         );
     }
     router.remove_managed_routes(&named("a")).await.unwrap();

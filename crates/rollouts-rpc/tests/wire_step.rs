@@ -149,7 +149,7 @@ async fn a_call_that_hangs_ends_at_its_deadline() {
     match run(Minimal::Hangs).await {
         CallError::Router(text) => assert_eq!(
             text,
-            "Run took longer than 5 s and was cut short; the plugin's log has its progress"
+            "Run took longer than 5 s and was aborted; the plugin's log shows its progress"
         ),
         other => panic!("{other:?}"),
     }
@@ -158,10 +158,9 @@ async fn a_call_that_hangs_ends_at_its_deadline() {
 #[tokio::test]
 async fn a_panic_fails_only_its_call() {
     match run(Minimal::Panics).await {
-        CallError::Refused(text) => assert_eq!(
-            text,
-            "Run panicked: no luck; the plugin's log has the place"
-        ),
+        CallError::Refused(text) => {
+            assert_eq!(text, "Run panicked: no luck; the plugin's log says where")
+        }
         other => panic!("{other:?}"),
     }
 }

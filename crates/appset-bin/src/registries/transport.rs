@@ -142,6 +142,7 @@ impl Transport {
         let mut pauses = PAUSES.iter();
         loop {
             let answer = self.follow(question, authorization.clone());
+            // The deadline also limits the wait for a permit.
             let answer = deadline.limit(image, question.step.0, answer).await?;
             let asked = match &answer {
                 Ok(answer) if TEMPORARY.contains(&answer.status().as_u16()) => {
@@ -154,6 +155,7 @@ impl Transport {
                 let pause = *pauses.next()?;
                 // Jitter spreads the retries of requests that failed at the same time.
                 let pause = asked.unwrap_or_else(|| pause.mul_f64(1.0 + fastrand::f64() / 4.0));
+                // A retry after the deadline would only delay the error.
                 let in_time = Instant::now() + pause < deadline.until;
                 (pause <= MAX_PAUSE && in_time).then_some(pause)
             });
@@ -176,6 +178,7 @@ impl Transport {
         let mut url: Uri = question.url.parse().map_err(|_| not_a_url())?;
         for _ in 0..=REDIRECTS {
             let answer = self.once(question, &url, authorization.clone()).await?;
+            // A form has a refresh token, so it is sent only to the address in the challenge.
             let is_safe = matches!(question.method, Method::GET | Method::HEAD);
             let location = answer.headers().get(LOCATION).filter(|_| is_safe);
             let Some(location) = location.filter(|_| answer.status().is_redirection()) else {
@@ -201,6 +204,7 @@ impl Transport {
     ) -> Result<Answer, Broken> {
         let registry = &question.image.registry;
         let permits = self.permits.get(registry, || Semaphore::new(CONCURRENCY));
+        // Held until the body is read, which may take the longest.
         let _permit = permits.acquire().await;
         let mut request = Request::builder()
             .method(question.method.clone())
@@ -222,6 +226,7 @@ impl Transport {
         self.metrics
             .answered(registry, sent.status(), sent.headers());
         let (head, body) = sent.into_parts();
+        // Only the code of an error is read, which is short.
         let limit = match head.status {
             StatusCode::OK => question.step.1,
             _ => SHORT,
@@ -266,13 +271,16 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
         return Err("refers to an address that is not https".to_owned());
     }
     let host = url.host().unwrap_or_default();
+    // A registry inside of the cluster may name itself.
     let own = image.registry.rsplit_once(':');
     let own = own.map_or(image.registry.as_str(), |(host, _)| host);
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     let is_inside = match literal.parse() {
         Ok(any) if IpAddr::is_loopback(&any) || any.is_unspecified() => true,
+        // The metadata service of a cloud is a link-local address.
         Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_link_local(),
         Ok(IpAddr::V6(v6)) => {
+            // Such an address leads to an IPv4 address, which may be any of the above.
             let is_mapped = v6.to_ipv4_mapped().is_some();
             v6.is_unique_local() || v6.is_unicast_link_local() || is_mapped
         }

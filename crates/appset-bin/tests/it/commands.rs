@@ -121,7 +121,7 @@ fn validate_checks_the_configuration() {
         &args,
         0,
         "the configuration is valid\n",
-        "warning: static.hello.sets[1] has not the same keys as the first set (a, b, m.c): templates with missingkey=error fail, so add them\n",
+        "warning: static.hello.sets[1] has other keys than the first set (a, b, m.c): templates with missingkey=error fail, so add them\n",
     );
     check(CONFIG, &["validate"], 2, "", "--config");
     check(CONFIG, &["serve"], 2, "", "serve");

@@ -51,6 +51,7 @@ impl<'de, 't> Reader<'de, 't> {
         let length = begin.len().checked_sub(self.cursor.remaining());
         let body = length.and_then(|length| begin.get(..length));
         let body = body.ok_or(Fault::Misplaced)?.to_vec();
+        // The value outlives the decoder, so it has its own types and limits.
         CAPTURED.set(Some(Captured {
             types: Arc::clone(self.types),
             ty,
@@ -210,6 +211,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self.reader.types.get(self.ty) {
             WireType::Bytes => {
+                // `[]byte` is a basic type in gob, and not a slice.
                 let bytes = self.reader.cursor.counted()?;
                 visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()))
             }
@@ -236,6 +238,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self.reader.types.get(self.ty) {
+            // `struct{}{}`, or any other struct that is not wanted.
             WireType::Struct { .. } => self.deserialize_ignored_any(visitor),
             _ => self.deserialize_any(visitor),
         }
@@ -297,6 +300,7 @@ fn elements<'de, V: Visitor<'de>>(
     left: u64,
     visitor: V,
 ) -> Result<V::Value, ValueError> {
+    // Before the visitor, which may allocate memory for as many elements as it is told.
     reader.budget.take_elements(left)?;
     reader.budget.enter()?;
     let mut access = Elements {
@@ -456,6 +460,7 @@ impl<'r, 'de, 't> InterfaceAccess<'r, 'de, 't> {
         if name.is_empty() {
             return Ok(None);
         }
+        // The name may become a part of an error text.
         reader.budget.check_name(name)?;
         reader.budget.enter_interface()?;
         Ok(Some(Self { reader, name }))

@@ -127,6 +127,7 @@ impl Frame {
                 if cursor.is_empty() {
                     return Ok(Step::Stop(Progress::NeedMessage));
                 }
+                // A negative id precedes a definition. The caller reads it again.
                 if Cursor::clone(cursor).int()? < 0 {
                     return Ok(Step::Stop(Progress::Definition));
                 }

@@ -71,8 +71,8 @@ fn check_limit<T: GobType + Serialize + DeserializeOwned>(
 #[test]
 fn framing() {
     check::<i64>("00", "0: message is empty");
-    check::<i64>("80", "0: 0x80 does not begin an integer");
-    check::<i64>("f7", "0: 0xf7 does not begin an integer");
+    check::<i64>("80", "0: 0x80 is not the first byte of an integer");
+    check::<i64>("f7", "0: 0xf7 is not the first byte of an integer");
     check::<i64>("03 04 00 02 00", "4: message is empty");
     check::<i64>("fc 7fffffff", "0: more than 1048576 bytes in one message");
     check::<i64>(
@@ -194,15 +194,15 @@ fn struct_fields() {
         |value: &str, expected: &str| check::<Inner>(&format!("{DEFINE} {value}"), expected);
     check(
         "05 ff82 01 02 02",
-        "25: struct value has a field beyond the 1 of its definition",
+        "25: struct value has more fields than its type, which has 1",
     );
     check(
         "04 ff82 02 02",
-        "23: struct value has a field beyond the 1 of its definition",
+        "23: struct value has more fields than its type, which has 1",
     );
     check(
         "0b ff82 f8ffffffffffffffff",
-        "31: struct value has a field beyond the 1 of its definition",
+        "31: struct value has more fields than its type, which has 1",
     );
     // Go accepts the end of a message as the end of a struct; this decoder does not.
     check("04 ff82 01 02", "24: message ends inside a value");
@@ -212,7 +212,7 @@ fn struct_fields() {
 fn counts() {
     check::<[i64; 3]>(
         "0e ff81 01 01 02 ff82 00 01 04 01 06 00 00  06 ff82 00 02 00 00",
-        "20: array of 3 elements, but the message has 2",
+        "20: array value has 2 elements, its type 3",
     );
     const SLICE_OF_EMPTY: &str =
         "0a ff83 03 01 02 ff84 00 00 00  0d ff81 02 01 02 ff82 00 01 ff84 00 00";

@@ -38,11 +38,11 @@ fn wrong_kind_of_value() {
     );
     check::<i64>(
         &"7".to_owned(),
-        "gob value does not fit: expected i64, found a string",
+        "gob value does not fit: expected an int64, found a string",
     );
     check::<bool>(
         &7i64,
-        "gob value does not fit: expected a boolean, found integer `7`",
+        "gob value does not fit: expected a bool, found integer `7`",
     );
     check::<RpcError>(
         &7i64,
@@ -58,11 +58,11 @@ fn wrong_kind_of_value() {
     );
     check::<Vec<String>>(
         &RpcError::default(),
-        "gob value does not fit: expected a sequence, found map",
+        "gob value does not fit: expected a slice, found a struct or a map",
     );
     check::<Argument>(
         &RpcError::default(),
-        "gob value does not fit: expected enum Argument, found map",
+        "gob value does not fit: expected an interface value, found a struct or a map",
     );
     check::<Bytes>(
         &7i64,
@@ -70,7 +70,7 @@ fn wrong_kind_of_value() {
     );
     check::<Time>(
         &RpcError::default(),
-        "gob value does not fit: expected a Go time.Time, found map",
+        "gob value does not fit: expected a Go time.Time, found a struct or a map",
     );
 }
 
@@ -78,15 +78,15 @@ fn wrong_kind_of_value() {
 fn integers_out_of_range() {
     check::<i32>(
         &(1i64 << 31),
-        "gob value does not fit: expected i32, found integer `2147483648`",
+        "gob value does not fit: expected an int32, found integer `2147483648`",
     );
     check::<u32>(
         &-1i64,
-        "gob value does not fit: expected u32, found integer `-1`",
+        "gob value does not fit: expected a uint32, found integer `-1`",
     );
     check::<i64>(
         &u64::MAX,
-        "gob value does not fit: expected i64, found integer `18446744073709551615`",
+        "gob value does not fit: expected an int64, found integer `18446744073709551615`",
     );
 }
 
@@ -119,11 +119,11 @@ fn the_path_leads_to_the_field() {
     };
     check::<Rollout>(
         &wide,
-        "gob value does not fit at Spec.Steps[1].SetWeight: expected i32, found integer `1099511627776`",
+        "gob value does not fit at Spec.Steps[1].SetWeight: expected an int32, found integer `1099511627776`",
     );
     check::<Vec<Vec<i8>>>(
         &vec![vec![1i64], vec![2, 300]],
-        "gob value does not fit at [1][1]: expected i8, found integer `300`",
+        "gob value does not fit at [1][1]: expected an int8, found integer `300`",
     );
 }
 
@@ -156,7 +156,7 @@ fn interface_values_of_unknown_types() {
     );
     check::<Argument>(
         &None::<Argument>,
-        "gob value does not fit: expected enum Argument, found Option value",
+        "gob value does not fit: expected an interface value, found nil",
     );
     gob_interface! {
         enum Lookalike {
@@ -166,7 +166,7 @@ fn interface_values_of_unknown_types() {
     }
     check::<Option<Argument>>(
         &Some(Lookalike::Number(7)),
-        "gob value does not fit: expected struct SetWeightArgs, found integer `7`",
+        "gob value does not fit: expected struct SetWeightAndVerifyWeightArgs, found integer `7`",
     );
 }
 
@@ -320,7 +320,7 @@ fn serialize_and_description_disagree() {
     check_error(&Liar(Inner::default()), "gob struct Liar has no field X");
     check_error(
         &None::<Inner>,
-        "gob cannot send None here: only a struct field or an interface can be nil",
+        "gob cannot send nil here: only a struct field or an interface can be nil",
     );
     check_error(
         &Time {

@@ -78,8 +78,8 @@ fn each_element_that_does_not_fit_is_an_error() {
     assert_eq!(
         errors,
         [
-            "gob value does not fit at [0]: expected a string, found map",
-            "gob value does not fit at [1]: expected a string, found map",
+            "gob value does not fit at [0]: expected a string, found a struct or a map",
+            "gob value does not fit at [1]: expected a string, found a struct or a map",
         ]
     );
 }

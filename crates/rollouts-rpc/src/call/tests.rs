@@ -17,9 +17,10 @@ use crate::metric_provider::{
 };
 use crate::netrpc::LIMITS;
 use crate::netrpc::codec::CallDecoder;
-use crate::rollout::{CanaryStep, ObjectMeta, Rollout, Timestamp};
+use crate::rollout::{CanaryStep, ObjectMeta, OwnerReference, Present, Rollout, Timestamp};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
 use crate::testing::{Recording, recordings};
+use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 
 /// Decodes a recording, checks the methods, and returns the calls.
 fn replay<P: Dispatch>(recording: &Recording) -> Vec<P::Call> {
@@ -109,14 +110,32 @@ fn analysis_run() -> AnalysisRun {
                 ("rollout-type", "Background"),
             ]),
             annotations: map([("rollout.argoproj.io/revision", "7")]),
+            resource_version: "184470".into(),
+            generation: 3,
+            creation_timestamp: after(0),
+            owner_references: vec![OwnerReference {
+                api_version: "argoproj.io/v1alpha1".into(),
+                kind: "Rollout".into(),
+                name: "demo".into(),
+                uid: "5d1c7d0e-9a4e-4e0c-8f53-0f7c5a2f6b10".into(),
+                controller: true,
+                ..OwnerReference::default()
+            }],
             ..ObjectMeta::default()
         },
         spec: AnalysisRunSpec {
-            args: vec![Argument {
-                name: "service".into(),
-                value: Some("demo-canary".into()),
-                value_from: None,
-            }],
+            args: vec![
+                Argument {
+                    name: "service".into(),
+                    value: Some("demo-canary".into()),
+                    value_from: None,
+                },
+                Argument {
+                    name: "token".into(),
+                    value: None,
+                    value_from: Some(Present {}),
+                },
+            ],
             terminate: true,
         },
         status: AnalysisRunStatus {
@@ -151,16 +170,30 @@ fn recorded_calls_of_released_controllers_reach_a_metric_provider() {
     let mut expected = Vec::new();
     for (run, metric, measurement) in [(analysis_run(), metric(), measurement), Default::default()]
     {
-        let (run, metric) = (|| Box::new(run.clone()), || Box::new(metric.clone()));
-        let measurement = || Box::new(measurement.clone());
+        let going_on = || {
+            Box::new(TerminateAndResumeArgs {
+                analysis_run: run.clone(),
+                metric: metric.clone(),
+                measurement: measurement.clone(),
+            })
+        };
         expected.extend([
             MetricCall::InitPlugin,
             MetricCall::Type,
-            MetricCall::Run(run(), metric()),
-            MetricCall::Resume(run(), metric(), measurement()),
-            MetricCall::Terminate(run(), metric(), measurement()),
-            MetricCall::GarbageCollect(run(), metric(), 10),
-            MetricCall::GetMetadata(metric()),
+            MetricCall::Run(Box::new(RunArgs {
+                analysis_run: run.clone(),
+                metric: metric.clone(),
+            })),
+            MetricCall::Resume(going_on()),
+            MetricCall::Terminate(going_on()),
+            MetricCall::GarbageCollect(Box::new(GarbageCollectArgs {
+                analysis_run: run.clone(),
+                metric: metric.clone(),
+                limit: 10,
+            })),
+            MetricCall::GetMetadata(Box::new(GetMetadataArgs {
+                metric: metric.clone(),
+            })),
         ]);
     }
     for recording in recordings(PluginKind::MetricProvider) {

@@ -104,6 +104,7 @@ impl Service for Control {
         match call {
             ControlCall::Ping => Ok(ControlReply::Alive),
             ControlCall::Quit => {
+                // Before the stop, which takes its time: the host may close the connection meanwhile.
                 self.quit_requested.store(true, Ordering::Relaxed);
                 (self.stop)().await;
                 Ok(ControlReply::Bye)
@@ -144,6 +145,7 @@ pub(crate) struct Broker {
 impl Broker {
     /// Returns a new id, or `None` if too many ids wait for their stream.
     pub(crate) fn issue(&mut self, now: Instant) -> Option<u32> {
+        // Here, so that expired ids need no timer.
         self.waiting
             .retain(|_, issued| now.duration_since(*issued) < ID_EXPIRY);
         if self.waiting.len() >= MAX_WAITING {

@@ -53,11 +53,11 @@ struct Rules {
 /// Why the connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Violation {
-    #[error("the host broke the rules of yamux (GoAway {0} was sent)")]
+    #[error("the host violated the yamux protocol (GoAway {0} was sent)")]
     ByHost(u32),
-    #[error("the host says that the rules of yamux were broken (GoAway {0})")]
+    #[error("the host reports a violation of the yamux protocol (GoAway {0})")]
     ByPlugin(u32),
-    #[error("the host sent more than {MAX_FRAMES} frames with next to nothing in them")]
+    #[error("the host sent more than {MAX_FRAMES} nearly empty frames on one stream")]
     TinyFrames,
 }
 
@@ -82,10 +82,12 @@ impl Rules {
                 if frame.flags & SYN != 0 {
                     self.frames.entry(frame.stream).or_default();
                 }
+                // FIN ends only the host's direction. Frames that it sent before are still unread, so they count.
                 if frame.flags & RST != 0 {
                     self.frames.remove(&frame.stream);
                 }
                 if frame.kind == FrameKind::Data
+                    // The yamux crate drops a frame of a stream that is not open, so it takes no memory.
                     && let Some(frames) = self.frames.get_mut(&frame.stream)
                 {
                     *frames += 1;
@@ -129,7 +131,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for FrameGuard<IO> {
             rules,
             ..
         } = &mut *self;
+        // Nothing is read after a violation, also not after one that was found in a write.
         if rules.violation.is_none() {
+            // The buffer may have bytes of an earlier read.
             let before = buf.filled().len();
             ready!(Pin::new(io).poll_read(cx, buf))?;
             let read = buf.filled().get(before..).unwrap_or_default();
@@ -157,6 +161,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for FrameGuard<IO> {
         let written = ready!(Pin::new(io).poll_write(cx, bytes))?;
         let taken = bytes.get(..written).unwrap_or_default();
         outgoing.scan(taken, |frame| rules.sent(frame));
+        // A violation fails the next read and not this write, so that GoAway reaches the host.
         Poll::Ready(Ok(written))
     }
 

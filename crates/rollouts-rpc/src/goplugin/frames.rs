@@ -46,10 +46,12 @@ impl Headers {
     /// Takes the next bytes, and calls `found` with each header that they complete.
     pub fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
+            // Payloads are skipped without a look at them.
             let skipped = self.payload.min(bytes.len());
             self.payload -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
 
+            // A read may end at any byte of a header.
             let gap = self.header.get_mut(self.have..).unwrap_or_default();
             let copied = gap.len().min(bytes.len());
             let (head, rest) = bytes.split_at(copied);
@@ -59,6 +61,7 @@ impl Headers {
             if self.have == HEADER {
                 self.have = 0;
                 let frame = Frame::parse(self.header);
+                // Only data has a payload. The length of the others is a window, an opaque number or a code.
                 if frame.kind == FrameKind::Data {
                     self.payload = usize::try_from(frame.length).unwrap_or(usize::MAX);
                 }

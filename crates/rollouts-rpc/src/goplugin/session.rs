@@ -114,6 +114,7 @@ where
     /// Returns [`SessionError::NotEstablished`] if the peer closes the connection earlier, and [`SessionError::Connection`] if the
     /// connection fails.
     pub(crate) async fn establish(io: IO) -> Result<Self, SessionError> {
+        // The deadline is nearest to the socket, so it limits the frames that the yamux crate sends by itself too.
         let io = FrameGuard::new(WriteDeadline::new(io)).compat();
         let mut connection =
             yamux::Connection::new(io, yamux_config(MAX_STREAMS), yamux::Mode::Server);
@@ -144,6 +145,7 @@ where
     ) -> Result<Shutdown, SessionError> {
         let session = tokio::spawn(async move {
             let ended = self.serve(kind, Arc::clone(&service)).await;
+            // Also after a crash of the host: another controller may be the leader by now, and both would write.
             stop(service.as_ref()).await;
             ended
         });
@@ -165,6 +167,7 @@ where
         let control = Control::new(kind, Arc::clone(&broker), Box::new(stop_service));
         let control = Arc::new(control);
 
+        // The control stream has a limit of its own: Ping must be answered while calls use all of this one.
         let limit = InFlightLimit::default();
 
         // Dropping the set on return aborts all streams and their calls.
@@ -193,15 +196,18 @@ where
                             end.map_err(|error| error.on("plugin"))
                         });
                     }
+                    // A host that called Quit may close the connection before it has read the reply.
                     None if control.quit_requested() => return Ok(Shutdown::HostQuit),
                     None => return Ok(Shutdown::HostGone),
                 },
                 Some(ended) = streams.join_next() => match ended {
                     Ok(Ok(())) => {}
+                    // A stream that breaks may be the first sign of a connection that breaks.
                     Ok(Err(lost @ SessionError::LostStream { .. })) => {
                         return after_loss(self.connection, control.quit_requested(), lost).await;
                     }
                     Ok(Err(error)) => {
+                        // Replies to earlier calls may still wait in the connection.
                         drain(&mut self.connection).await;
                         return Err(error);
                     }
@@ -292,6 +298,7 @@ async fn serve_dispensed(
             return Ok(());
         }
     };
+    // tokio's clock, which tests can advance.
     let now = Instant::now().into_std();
     let claimed = broker
         .lock()
@@ -304,6 +311,7 @@ async fn serve_dispensed(
         );
         return Ok(());
     }
+    // The host waits for its id before it makes calls (`mux_broker.go` in go-plugin).
     stream.write_all(&id).await.map_err(StreamError::Io)?;
     stream.flush().await.map_err(StreamError::Io)?;
     service.serve(stream, limit).await

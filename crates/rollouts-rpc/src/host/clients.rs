@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use gob::{Decoder, EncodeError, GobType};
+use gob::{Decoder, GobType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::ser::Error as _;
 
 use crate::methods::{Call as _, Method as _, MetricCall, RouterCall, StepCall};
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
@@ -16,6 +15,7 @@ use crate::netrpc::client::{CallError, Decode, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
+use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 use crate::wire::{self, Outcome};
 
 /// Declares the clients, with what all of them have in common.
@@ -195,7 +195,10 @@ impl MetricClient {
     ///
     /// See [`CallError`].
     pub async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement, CallError> {
-        let call = MetricCall::Run(boxed(run), boxed(metric));
+        let call = MetricCall::Run(Box::new(RunArgs {
+            analysis_run: run.clone(),
+            metric: metric.clone(),
+        }));
         self.request(call, Decoder::poll_value).await
     }
 
@@ -210,7 +213,7 @@ impl MetricClient {
         metric: &Metric,
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
-        let call = MetricCall::Resume(boxed(run), boxed(metric), boxed(measurement));
+        let call = MetricCall::Resume(going_on(run, metric, measurement));
         self.request(call, Decoder::poll_value).await
     }
 
@@ -225,7 +228,7 @@ impl MetricClient {
         metric: &Metric,
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
-        let call = MetricCall::Terminate(boxed(run), boxed(metric), boxed(measurement));
+        let call = MetricCall::Terminate(going_on(run, metric, measurement));
         self.request(call, Decoder::poll_value).await
     }
 
@@ -233,16 +236,18 @@ impl MetricClient {
     ///
     /// # Errors
     ///
-    /// See [`CallError`]. A negative `limit` is [`CallError::Argument`].
+    /// See [`CallError`].
     pub async fn garbage_collect(
         &self,
         run: &AnalysisRun,
         metric: &Metric,
         limit: i64,
     ) -> Result<(), CallError> {
-        let limit = usize::try_from(limit);
-        let limit = limit.map_err(|error| CallError::Argument(EncodeError::custom(error)))?;
-        let call = MetricCall::GarbageCollect(boxed(run), boxed(metric), limit);
+        let call = MetricCall::GarbageCollect(Box::new(GarbageCollectArgs {
+            analysis_run: run.clone(),
+            metric: metric.clone(),
+            limit,
+        }));
         self.perform(call).await
     }
 
@@ -252,7 +257,8 @@ impl MetricClient {
     ///
     /// See [`CallError`].
     pub async fn metadata(&self, metric: &Metric) -> Result<BTreeMap<String, String>, CallError> {
-        let call = MetricCall::GetMetadata(boxed(metric));
+        let metric = metric.clone();
+        let call = MetricCall::GetMetadata(Box::new(GetMetadataArgs { metric }));
         self.request(call, Decoder::poll_value).await
     }
 }
@@ -307,6 +313,18 @@ impl StepClient {
 
 fn succeeded<T>(outcome: Outcome<T>) -> Result<T, CallError> {
     outcome.map_err(CallError::Router)
+}
+
+fn going_on(
+    run: &AnalysisRun,
+    metric: &Metric,
+    measurement: &Measurement,
+) -> Box<TerminateAndResumeArgs> {
+    Box::new(TerminateAndResumeArgs {
+        analysis_run: run.clone(),
+        metric: metric.clone(),
+        measurement: measurement.clone(),
+    })
 }
 
 fn boxed<T: Clone>(value: &T) -> Box<T> {

@@ -38,13 +38,13 @@ pub enum StartError {
     #[error("cannot start the plugin")]
     Io(#[from] io::Error),
     /// It exited before its handshake line; its log should have the reason.
-    #[error("the plugin exited before it announced itself: {0}")]
+    #[error("the plugin exited before it wrote a handshake line: {0}")]
     Exited(ExitStatus),
     /// It did not write a handshake line within a minute.
-    #[error("the plugin did not announce itself within {} s", START_TIMEOUT.as_secs())]
+    #[error("the plugin did not write a handshake line within {} s", START_TIMEOUT.as_secs())]
     Timeout,
     /// Its first line is not a handshake line.
-    #[error("the plugin's first line is no handshake")]
+    #[error("the plugin's first line is not a handshake line")]
     Handshake(#[from] LineError),
     /// The session could not be opened.
     #[error("the session with the plugin did not open")]

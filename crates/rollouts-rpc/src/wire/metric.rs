@@ -14,25 +14,25 @@ use crate::metric_provider::{AnalysisPhase, AnalysisRun, Measurement, Metric};
 use crate::netrpc::{Decoded, Fault};
 
 gob::gob_struct! {
-    struct RunArgs as "RunArgs" {
-        analysis_run: AnalysisRun as "AnalysisRun",
-        metric: Metric as "Metric",
+    pub(crate) struct RunArgs as "RunArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
     }
 
-    struct TerminateAndResumeArgs as "TerminateAndResumeArgs" {
-        analysis_run: AnalysisRun as "AnalysisRun",
-        metric: Metric as "Metric",
-        measurement: Measurement as "Measurement",
+    pub(crate) struct TerminateAndResumeArgs as "TerminateAndResumeArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
+        pub(crate) measurement: Measurement as "Measurement",
     }
 
-    struct GarbageCollectArgs as "GarbageCollectArgs" {
-        analysis_run: AnalysisRun as "AnalysisRun",
-        metric: Metric as "Metric",
-        limit: i64 as "Limit",
+    pub(crate) struct GarbageCollectArgs as "GarbageCollectArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
+        pub(crate) limit: i64 as "Limit",
     }
 
-    struct GetMetadataArgs as "GetMetadataArgs" {
-        metric: Metric as "Metric",
+    pub(crate) struct GetMetadataArgs as "GetMetadataArgs" {
+        pub(crate) metric: Metric as "Metric",
     }
 }
 
@@ -59,27 +59,19 @@ fn metric_call(method: MetricMethod, args: Option<Args>) -> Result<MetricCall, F
         // The Go server ignores the argument of these two methods.
         (InitPlugin, _) => MetricCall::InitPlugin,
         (Type, _) => MetricCall::Type,
-        (Run, Some(Args::Run(args))) => {
-            MetricCall::Run(args.analysis_run.into(), args.metric.into())
-        }
-        (Resume, Some(Args::TerminateAndResume(args))) => MetricCall::Resume(
-            args.analysis_run.into(),
-            args.metric.into(),
-            args.measurement.into(),
-        ),
-        (Terminate, Some(Args::TerminateAndResume(args))) => MetricCall::Terminate(
-            args.analysis_run.into(),
-            args.metric.into(),
-            args.measurement.into(),
-        ),
-        (GarbageCollect, Some(Args::GarbageCollect(args))) => {
-            let limit = usize::try_from(args.limit).map_err(|_| Fault::Argument {
+        (Run, Some(Args::Run(args))) => MetricCall::Run(args.into()),
+        (Resume, Some(Args::TerminateAndResume(args))) => MetricCall::Resume(args.into()),
+        (Terminate, Some(Args::TerminateAndResume(args))) => MetricCall::Terminate(args.into()),
+        (GarbageCollect, Some(Args::GarbageCollect(args))) if args.limit < 0 => {
+            return Err(Fault::Argument {
                 method: "Plugin.GarbageCollect".to_owned(),
                 reason: format!("the limit is {}", args.limit),
-            })?;
-            MetricCall::GarbageCollect(args.analysis_run.into(), args.metric.into(), limit)
+            });
         }
-        (GetMetadata, Some(Args::GetMetadata(args))) => MetricCall::GetMetadata(args.metric.into()),
+        (GarbageCollect, Some(Args::GarbageCollect(args))) => {
+            MetricCall::GarbageCollect(args.into())
+        }
+        (GetMetadata, Some(Args::GetMetadata(args))) => MetricCall::GetMetadata(args.into()),
         (_, args) => {
             let found = args.as_ref().map(Args::registered_name);
             return Err(other_argument(method, found));
@@ -118,28 +110,12 @@ pub(crate) fn encode_call(
 ) -> Result<(), EncodeError> {
     let args = match call {
         MetricCall::InitPlugin | MetricCall::Type => None,
-        MetricCall::Run(run, metric) => Some(Args::Run(RunArgs {
-            analysis_run: *run,
-            metric: *metric,
-        })),
-        MetricCall::Resume(run, metric, measurement)
-        | MetricCall::Terminate(run, metric, measurement) => {
-            Some(Args::TerminateAndResume(TerminateAndResumeArgs {
-                analysis_run: *run,
-                metric: *metric,
-                measurement: *measurement,
-            }))
+        MetricCall::Run(args) => Some(Args::Run(*args)),
+        MetricCall::Resume(args) | MetricCall::Terminate(args) => {
+            Some(Args::TerminateAndResume(*args))
         }
-        MetricCall::GarbageCollect(run, metric, limit) => {
-            Some(Args::GarbageCollect(GarbageCollectArgs {
-                analysis_run: *run,
-                metric: *metric,
-                limit: i64::try_from(limit).unwrap_or(i64::MAX),
-            }))
-        }
-        MetricCall::GetMetadata(metric) => {
-            Some(Args::GetMetadata(GetMetadataArgs { metric: *metric }))
-        }
+        MetricCall::GarbageCollect(args) => Some(Args::GarbageCollect(*args)),
+        MetricCall::GetMetadata(args) => Some(Args::GetMetadata(*args)),
     };
     encoder.encode(&args, out)
 }

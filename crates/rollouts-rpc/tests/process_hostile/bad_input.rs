@@ -105,7 +105,7 @@ async fn broken(stream: u8, bytes: &[u8]) -> Ended {
 
 #[tokio::test]
 async fn a_corrupt_stream() {
-    assert_snapshot!(line(&broken(1, &[0x80]).await), @r#"{"@level":"error","@message":"cannot serve error=\"the session with the host failed: the control stream is corrupt: gob stream is corrupt at byte 98: 0x80 does not begin an integer\"","@module":"rollouts_rpc::program"}"#);
+    assert_snapshot!(line(&broken(1, &[0x80]).await), @r#"{"@level":"error","@message":"cannot serve error=\"the session with the host failed: the control stream is corrupt: gob stream is corrupt at byte 98: 0x80 is not the first byte of an integer\"","@module":"rollouts_rpc::program"}"#);
     assert_snapshot!(line(&broken(7, &gob("fc 01 00 00 00")).await), @r#"{"@level":"error","@message":"cannot serve error=\"the session with the host failed: the plugin stream is corrupt: gob stream is corrupt at byte 0: more than 4194304 bytes in one message\"","@module":"rollouts_rpc::program"}"#);
 }
 
@@ -117,7 +117,7 @@ async fn a_broken_session() {
     assert_eq!((ended.code, ended.files), (Some(1), 0));
     assert_snapshot!(ended.log.join("\n"), @r#"
     {"@level":"error","@message":"received pong with 77 but expected 0","@module":"yamux::connection::rtt"}
-    {"@level":"error","@message":"cannot serve error=\"the session with the host failed: the yamux connection failed: the host broke the rules of yamux (GoAway 1 was sent)\"","@module":"rollouts_rpc::program"}
+    {"@level":"error","@message":"cannot serve error=\"the session with the host failed: the yamux connection failed: the host violated the yamux protocol (GoAway 1 was sent)\"","@module":"rollouts_rpc::program"}
     "#);
 }
 
@@ -148,7 +148,7 @@ async fn a_reply_that_cannot_be_written() {
     assert_eq!((ended.code, ended.files), (Some(1), 0));
     // The call exceeds its deadline first.
     assert_snapshot!(ended.log.join("\n"), @r#"
-    {"@level":"error","@message":"call failed method=RemoveManagedRoutes rollout=/ error=\"RemoveManagedRoutes took longer than 5 s and was cut short; the plugin's log has its progress\"","@module":"rollouts_rpc::call"}
+    {"@level":"error","@message":"call failed method=RemoveManagedRoutes rollout=/ error=\"RemoveManagedRoutes took longer than 5 s and was aborted; the plugin's log shows its progress\"","@module":"rollouts_rpc::call"}
     {"@level":"error","@message":"cannot serve error=\"the session with the host failed: the plugin stream broke off: the host has reset it\"","@module":"rollouts_rpc::program"}
     "#);
 }

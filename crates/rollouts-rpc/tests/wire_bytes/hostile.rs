@@ -35,7 +35,7 @@ async fn check_violation(frames: &[&[u8]], reason: &str) {
     check_ended(&host.ended().await, &expect);
 }
 
-const BROKEN: &str = "the host broke the rules of yamux (GoAway 1 was sent)";
+const BROKEN: &str = "the host violated the yamux protocol (GoAway 1 was sent)";
 
 #[tokio::test(start_paused = true)]
 async fn a_header_of_another_version_or_type_ends_the_session() {
@@ -88,7 +88,7 @@ async fn an_unexpected_pong_ends_the_session() {
 async fn a_goaway_with_an_error_ends_the_session() {
     check_violation(
         &[&header(3, 0, 0, 2)],
-        "the host says that the rules of yamux were broken (GoAway 2)",
+        "the host reports a violation of the yamux protocol (GoAway 2)",
     )
     .await;
 }
@@ -104,7 +104,7 @@ async fn frames_with_next_to_nothing_in_them_end_the_session() {
     }
     check_violation(
         &[&bytes],
-        "the host sent more than 16384 frames with next to nothing in them",
+        "the host sent more than 16384 nearly empty frames on one stream",
     )
     .await;
 }

@@ -177,7 +177,7 @@ async fn a_corrupt_stream_ends_the_session() {
     check_corrupt(
         host.ended().await,
         "control",
-        "0x80 does not begin an integer",
+        "0x80 is not the first byte of an integer",
     );
 
     let mut host = RawHost::with_router().await;

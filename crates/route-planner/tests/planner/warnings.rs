@@ -76,7 +76,7 @@ fn invalid_weights_of_the_owner() {
             "route r: Gloo rejects the owner's weights: weights of a route must sum to 100, found {sum}: correct them"
         )
     };
-    let zero = "route r: Gloo rejects the owner's weights: weight 0 or none means a share of what the others leave, at least 1 for each, and they leave 0 for Service shop/reviews-canary: remove it, or give each destination a weight";
+    let zero = "route r: Gloo rejects the owner's weights: destinations with weight 0 or none share the rest of 100 and need at least 1 each, but only 0 is left for Service shop/reviews-canary: remove it, or give each destination a weight";
     check(json!(["reviews 80", "legacy 30"]), &weight(0), &[]);
     check(
         json!(["reviews 80", "legacy 30"]),

@@ -233,7 +233,7 @@ func TestAFailedCallHasAGRPCStatus(t *testing.T) {
 		code    codes.Code
 		words   string
 	}{
-		{"SetWeight", map[string]any{"rollout": []byte(`{"spec": {"replicas": "many"}}`)}, codes.InvalidArgument, "SetWeight: the argument is not what the method takes: rollout: invalid type"},
+		{"SetWeight", map[string]any{"rollout": []byte(`{"spec": {"replicas": "many"}}`)}, codes.InvalidArgument, "SetWeight: invalid argument: rollout: invalid type"},
 		{"SetWeight", map[string]any{}, codes.InvalidArgument, "rollout: EOF"},
 		{"SetHeaderRoute", map[string]any{"rollout": rollout, "setHeaderRoute": []byte(`"x"`)}, codes.InvalidArgument, "set_header_route: "},
 		{"SetMirrorRoute", map[string]any{"rollout": rollout, "setMirrorRoute": []byte(`7`)}, codes.InvalidArgument, "set_mirror_route: "},
