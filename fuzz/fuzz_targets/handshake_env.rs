@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use libfuzzer_sys::fuzz_target;
 use rollouts_rpc::PluginEnv;
 use rollouts_rpc::goplugin::handshake::{PluginKind, Protocol, negotiate};
-use rollouts_rpc::host::Announced;
+use rollouts_rpc::host::announced_socket;
 
 fuzz_target!(|input: &[u8]| {
     let variables = input.split(|byte| *byte == b'\n').map(|line| {
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
                 let line = negotiated.handshake_line(&socket, Protocol::NetRpc);
                 assert_eq!(line.find('\n'), Some(line.len() - 1), "{line:?}");
                 assert_eq!(
-                    Announced::parse(&line).expect("a host reads it").socket,
+                    announced_socket(&line).expect("a host reads it"),
                     socket
                 );
             }

@@ -1,4 +1,4 @@
-//! Locks and semaphores by key, each of which exists while somebody uses it.
+//! Locks and semaphores by key, each of which exists while it is in use.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -183,7 +183,7 @@ pub(crate) struct Ask {
 }
 
 /// The outcome of a command whose inputs could be read: the text for stdout, or the reason for stderr.
-type Outcome = Result<Vec<u8>, String>;
+type Printed = Result<Vec<u8>, String>;
 
 /// Runs a command. Returns one of the [`EXIT_CODES`].
 pub(crate) fn run(command: &Command) -> ExitCode {
@@ -214,7 +214,7 @@ pub(crate) fn print_error(why: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn validate(file: &Path) -> anyhow::Result<Outcome> {
+fn validate(file: &Path) -> anyhow::Result<Printed> {
     let config = Config::from_yaml(&read(file)?);
     let config = config.map_err(|error| format!("{}: {error}", file.display()));
     Ok(config.map(|config| {
@@ -225,7 +225,7 @@ fn validate(file: &Path) -> anyhow::Result<Outcome> {
     }))
 }
 
-async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
+async fn ask(args: &Ask) -> anyhow::Result<Printed> {
     let body = match args.body.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("stdin cannot be read")?,
         text if text.trim_start().starts_with('{') => text.to_owned(),

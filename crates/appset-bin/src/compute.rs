@@ -33,7 +33,7 @@ pub(crate) struct Compute {
 pub(crate) struct Turn {
     place: Cell<Option<OwnedSemaphorePermit>>,
     began: Instant,
-    /// Lives as long as somebody waits for the outcome.
+    /// Lives as long as a caller waits for the outcome.
     caller: Weak<()>,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Objects {
 
 /// The objects of one cluster.
 pub(crate) struct Cluster {
-    access: Access,
+    access: KubeContext,
     pub(crate) route_tables: Kind<WholeDocuments<RouteTable>>,
     pub(crate) rollouts: Kind<WholeDocuments<Rollout>>,
     pub(crate) workspaces: Kind<WholeDocuments<Workspace>>,
@@ -64,7 +64,7 @@ pub(crate) struct Cluster {
 }
 
 /// How a cluster is reached: the kubeconfig and the context in it.
-type Access = (Option<PathBuf>, Option<String>);
+type KubeContext = (Option<PathBuf>, Option<String>);
 
 /// The objects of one kind in one cluster.
 pub(crate) struct Kind<K: Keep> {
@@ -227,7 +227,7 @@ impl Objects {
     }
 
     /// Returns how a cluster is reached. Unset fields of the configuration inherit from the flags.
-    fn access(&self, clusters: &Clusters, name: &str) -> Access {
+    fn access(&self, clusters: &Clusters, name: &str) -> KubeContext {
         let access = match clusters {
             Clusters::One(_) => None,
             Clusters::Several(several) => several.get(name).cloned(),
@@ -258,7 +258,7 @@ fn of_cluster(config: &Config, name: &str, why: Failure) -> Failure {
 
 impl Cluster {
     /// Makes the value without connecting to the cluster.
-    fn new(access: Access) -> Self {
+    fn new(access: KubeContext) -> Self {
         let (kubeconfig, context) = access.clone();
         let store = Arc::new(crate::store(kubeconfig, context, REQUEST_TIMEOUT));
         Self {

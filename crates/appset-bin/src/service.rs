@@ -85,7 +85,7 @@ impl From<Failure> for Refused {
 }
 
 /// What is left to do after a request was read.
-enum Step {
+enum AfterRead {
     Done(Answered),
     /// Registries must be asked.
     LookUp(Arc<Config>, ImageQuery, Output, Share),
@@ -173,8 +173,8 @@ impl Service {
         let read =
             move |turn: &Turn| service.read(profile.as_deref(), &of_read, body, &runtime, turn);
         let (config, images, output, memory) = match self.compute.run(&token, read).await? {
-            Step::Done(answered) => return Ok(answered),
-            Step::LookUp(config, images, output, memory) => (config, images, output, memory),
+            AfterRead::Done(answered) => return Ok(answered),
+            AfterRead::LookUp(config, images, output, memory) => (config, images, output, memory),
         };
         let refused = Refused::of(output.source());
         let answered = async {
@@ -194,7 +194,7 @@ impl Service {
         body: Held,
         runtime: &Handle,
         turn: &Turn,
-    ) -> Result<Step, Refused> {
+    ) -> Result<AfterRead, Refused> {
         let Held { bytes, memory } = body;
         let request = Request::from_body(&bytes)?;
         drop(bytes);
@@ -210,7 +210,7 @@ impl Service {
         span.record("source", output.source());
         let source = match query.source {
             SourceQuery::ImageDigests(images) => {
-                return Ok(Step::LookUp(config, images, output, memory));
+                return Ok(AfterRead::LookUp(config, images, output, memory));
             }
             source => source,
         };
@@ -225,7 +225,7 @@ impl Service {
             let hash = ledger::hash(&answered.body.bytes);
             self.ledger().answered(call, hash, Instant::now());
         }
-        Ok(Step::Done(answered))
+        Ok(AfterRead::Done(answered))
     }
 
     /// Writes the body of an answer, whose size is added to `memory`.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::{Document, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc, RouteTableSelector};
+use gloo_types::{Document, ObjectKey, RouteTable, RouteTableDoc, RouteTableSelector};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::{Map, Value, json};
@@ -43,21 +43,6 @@ pub struct RolloutQuery {
     destination_namespaces: Vec<String>,
     weights: bool,
     steps: bool,
-}
-
-/// The reason why the RouteTables of a Rollout are unknown.
-#[derive(Debug, thiserror::Error)]
-enum JoinError {
-    #[error(transparent)]
-    Config(#[from] route_planner::ConfigError),
-    #[error(
-        "RouteTables in namespace {0} are not read: have it added to rollouts.namespaces and to the namespaces of the profile"
-    )]
-    Namespace(String),
-    #[error(transparent)]
-    Absent(#[from] NoSuchTable),
-    #[error("{0}")]
-    Document(String),
 }
 
 /// The RouteTables of a cluster in which those of each Rollout are found.
@@ -196,7 +181,7 @@ impl RolloutQuery {
             let key = rollout.key();
             let (gloo, error) = match self.join(key, block, &mut tables) {
                 Ok(gloo) => (gloo, String::new()),
-                Err(error) => (gloo(&[], &[]), error.to_string()),
+                Err(why) => (gloo(&[], &[]), why),
             };
             let status = rollout.status().map_err(Failure::unreadable)?;
             let mut own = self.fields(cluster, rollout, canary, &status);
@@ -209,30 +194,32 @@ impl RolloutQuery {
         Ok(sets)
     }
 
-    /// Returns the RouteTables that the plugin's `block` selects, which is read as the router reads it.
+    /// Returns the RouteTables that the plugin's `block` selects, which is read as the router reads it, or why they are unknown.
     fn join(
         &self,
         rollout: &ObjectKey,
         block: &RawJson,
         tables: &mut Tables<'_>,
-    ) -> Result<Field, JoinError> {
+    ) -> Result<Field, String> {
         let allowed = &self.destination_namespaces;
-        let config = PluginConfig::from_json(block.as_ref(), rollout, allowed)?;
+        let config = PluginConfig::from_json(block.as_ref(), rollout, allowed);
+        let config = config.map_err(|error| error.to_string())?;
         let selector = config.route_tables();
         let mut namespaces = selector.namespaces.iter();
         if let Some(foreign) = namespaces.find(|one| !tables.may_read(one)) {
-            return Err(JoinError::Namespace(foreign.clone()));
+            return Err(format!(
+                "RouteTables in namespace {foreign} are not read: have it added to rollouts.namespaces and to the namespaces of the profile"
+            ));
         }
-        let selected = selector.pick(tables.candidates(selector))?;
+        let selected = selector.pick(tables.candidates(selector));
+        let selected = selected.map_err(|absent| absent.to_string())?;
         let (mut hosts, mut seen) = (Vec::new(), BTreeSet::new());
         for table in &selected {
             let read = tables.hosts.entry(table.key()).or_insert_with(|| {
                 let spec = table.spec().map_err(|error| error.to_string())?;
                 Ok(spec.hosts)
             });
-            let of_table = read
-                .as_ref()
-                .map_err(|why| JoinError::Document(why.clone()))?;
+            let of_table = read.as_ref().map_err(Clone::clone)?;
             let added = of_table.iter().filter(|host| seen.insert((*host).clone()));
             hosts.extend(added.cloned());
         }

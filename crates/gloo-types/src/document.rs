@@ -281,7 +281,7 @@ pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> 
     Ok(document)
 }
 
-/// Removes a field of an object; `None` if the path does not lead to one.
+/// Removes a field of an object; `None` if there is none at the path.
 fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Value> {
     let (object, field) = operation.path.split_back()?;
     let object: &mut Map<String, Value> = document.pointer_mut(object.as_str())?.as_object_mut()?;

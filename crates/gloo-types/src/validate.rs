@@ -77,7 +77,7 @@ pub enum Rule {
     /// A destination has neither or both of `ref` and `awsLambda`.
     #[error("a destination needs exactly one of ref and awsLambda: set one of them")]
     Target,
-    /// TCP routes cannot lead to an ExternalService.
+    /// TCP routes cannot send traffic to an ExternalService.
     #[error("a tcp route cannot send traffic to an ExternalService: use an http or tls route")]
     KindForTcp,
     /// A TLS matcher has no server name.

@@ -176,7 +176,7 @@ pub(crate) fn read(
     limits: &Limits,
 ) -> Result<(), Fault> {
     let before = cursor.remaining();
-    let mut reader = Reader { types, limits };
+    let mut reader = DefinitionReader { types, limits };
     let wire = reader.wire_type(cursor)?;
     types.define(
         negative.saturating_neg(),
@@ -186,13 +186,13 @@ pub(crate) fn read(
     )
 }
 
-struct Reader<'t> {
+struct DefinitionReader<'t> {
     types: &'t mut TypeTable,
     limits: &'t Limits,
 }
 
 // Field numbers are those of the Go structs, where the embedded CommonType is field 0.
-impl Reader<'_> {
+impl DefinitionReader<'_> {
     fn wire_type(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
         let mut wire = None;
         fields(cursor, |cursor, field| {
@@ -206,59 +206,47 @@ impl Reader<'_> {
             };
             match wire.replace(variant) {
                 None => Ok(()),
-                Some(_) => Err(Fault::BadDefinition {
-                    problem: "sets more than one kind of type",
-                }),
+                Some(_) => Err(bad("sets more than one kind of type")),
             }
         })?;
-        wire.ok_or(Fault::BadDefinition {
-            problem: "sets no kind of type",
-        })
+        wire.ok_or(bad("sets no kind of type"))
     }
 
     fn array(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
-        let (mut elem, mut len) = (0, 0);
-        self.with_common(cursor, |cursor, field| match field {
-            1 => cursor.int().map(|id| elem = id),
-            2 => cursor.int().map(|value| len = value),
-            _ => Err(unknown_field()),
-        })?;
-        let len = u64::try_from(len).map_err(|_| Fault::BadDefinition {
-            problem: "has a negative length",
-        })?;
-        Ok(WireType::Array {
-            elem: self.mention(elem)?,
-            len,
-        })
+        let [elem, len] = self.numbers(cursor)?;
+        let len = u64::try_from(len).map_err(|_| bad("has a negative length"))?;
+        let elem = self.mention(elem)?;
+        Ok(WireType::Array { elem, len })
     }
 
     fn slice(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
-        let mut elem = 0;
-        self.with_common(cursor, |cursor, field| match field {
-            1 => cursor.int().map(|id| elem = id),
-            _ => Err(unknown_field()),
-        })?;
-        Ok(WireType::Slice {
-            elem: self.mention(elem)?,
-        })
+        let [elem] = self.numbers(cursor)?;
+        let elem = self.mention(elem)?;
+        Ok(WireType::Slice { elem })
     }
 
     fn map(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
-        let (mut key, mut elem) = (0, 0);
-        self.with_common(cursor, |cursor, field| match field {
-            1 => cursor.int().map(|id| key = id),
-            2 => cursor.int().map(|id| elem = id),
-            _ => Err(unknown_field()),
-        })?;
-        Ok(WireType::Map {
-            key: self.mention(key)?,
-            elem: self.mention(elem)?,
-        })
+        let [key, elem] = self.numbers(cursor)?;
+        let (key, elem) = (self.mention(key)?, self.mention(elem)?);
+        Ok(WireType::Map { key, elem })
     }
 
     fn opaque(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
-        self.with_common(cursor, |_, _| Err(unknown_field()))?;
+        let [] = self.numbers(cursor)?;
         Ok(WireType::Opaque)
+    }
+
+    // Reads a struct of a CommonType and numbers. An absent number is 0.
+    fn numbers<const N: usize>(&mut self, cursor: &mut Cursor<'_>) -> Result<[i64; N], Fault> {
+        let mut numbers = [0; N];
+        fields(cursor, |cursor, field| {
+            let Some(index) = field.checked_sub(1) else {
+                return self.common(cursor);
+            };
+            *numbers.get_mut(index).ok_or_else(unknown_field)? = cursor.int()?;
+            Ok(())
+        })?;
+        Ok(numbers)
     }
 
     fn structure(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
@@ -290,27 +278,11 @@ impl Reader<'_> {
             _ => Err(unknown_field()),
         })?;
         if name.is_empty() {
-            return Err(Fault::BadDefinition {
-                problem: "has a field without a name",
-            });
+            return Err(bad("has a field without a name"));
         }
         Ok(Field {
             name: name.into(),
             ty: self.mention(ty)?,
-        })
-    }
-
-    fn with_common<'c>(
-        &mut self,
-        cursor: &mut Cursor<'c>,
-        mut read: impl FnMut(&mut Cursor<'c>, usize) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        fields(cursor, |cursor, field| {
-            if field == 0 {
-                self.common(cursor)
-            } else {
-                read(cursor, field)
-            }
         })
     }
 
@@ -326,9 +298,7 @@ impl Reader<'_> {
     fn name<'c>(&self, cursor: &mut Cursor<'c>) -> Result<&'c str, Fault> {
         let name = cursor.counted()?;
         at_most(name.len(), self.limits.name_bytes, "bytes in one name")?;
-        str::from_utf8(name).map_err(|_| Fault::BadDefinition {
-            problem: "has a name that is not UTF-8",
-        })
+        str::from_utf8(name).map_err(|_| bad("has a name that is not UTF-8"))
     }
 
     fn mention(&mut self, id: i64) -> Result<TypeRef, Fault> {
@@ -366,74 +336,55 @@ pub(crate) fn next_field(
 }
 
 fn unknown_field() -> Fault {
-    Fault::BadDefinition {
-        problem: "has a field Go's wireType does not have",
-    }
+    bad("has a field Go's wireType does not have")
+}
+
+fn bad(problem: &'static str) -> Fault {
+    Fault::BadDefinition { problem }
 }
 
 /// A definition to write, with the ids of the stream.
-pub(crate) enum Definition<'a> {
-    Array {
-        elem: i64,
-        len: i64,
-    },
-    Slice {
-        elem: i64,
-    },
-    Struct {
-        name: &'a str,
-        fields: Vec<(&'a str, i64)>,
-    },
-    Map {
-        key: i64,
-        elem: i64,
-    },
-    GobEncoder {
-        name: &'a str,
-    },
+pub(crate) struct Definition<'a> {
+    pub(crate) kind: Kind,
+    /// The name of a struct or a GobEncoder.
+    pub(crate) name: &'a str,
+    /// The numbers after the CommonType: the element and the length of an array, the element of a slice, or the key and the
+    /// element of a map.
+    pub(crate) numbers: Vec<i64>,
+    /// The fields of a struct.
+    pub(crate) fields: Vec<(&'a str, i64)>,
+}
+
+/// The field of `wireType` that a definition sets.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Array,
+    Slice,
+    Struct,
+    Map,
+    GobEncoder,
 }
 
 /// Appends the definition of type `id`: its negative id and a `wireType` value.
 pub(crate) fn write(out: &mut Vec<u8>, id: i64, definition: &Definition<'_>) {
     put_int(out, -id);
-    match definition {
-        Definition::Array { elem, len } => {
-            open(out, 0, "", id);
-            int_field(out, *elem);
-            if *len != 0 {
-                int_field(out, *len);
-            }
+    put_uint(out, definition.kind as u64 + 1);
+    put_uint(out, 1);
+    name_and_id(out, definition.name, id);
+    // As any field, a length of 0 is omitted.
+    for number in definition.numbers.iter().filter(|number| **number != 0) {
+        put_uint(out, 1);
+        put_int(out, *number);
+    }
+    if !definition.fields.is_empty() {
+        put_uint(out, 1);
+        put_uint(out, definition.fields.len() as u64);
+        for (name, ty) in &definition.fields {
+            name_and_id(out, name, *ty);
         }
-        Definition::Slice { elem } => {
-            open(out, 1, "", id);
-            int_field(out, *elem);
-        }
-        Definition::Struct { name, fields } => {
-            open(out, 2, name, id);
-            if !fields.is_empty() {
-                put_uint(out, 1);
-                put_uint(out, fields.len() as u64);
-                for (name, ty) in fields {
-                    name_and_id(out, name, *ty);
-                }
-            }
-        }
-        Definition::Map { key, elem } => {
-            open(out, 3, "", id);
-            int_field(out, *key);
-            int_field(out, *elem);
-        }
-        Definition::GobEncoder { name } => open(out, 4, name, id),
     }
     // Ends the arrayType, sliceType, ... and the wireType.
     out.extend([0, 0]);
-}
-
-// Writes the delta to one field of wireType, and the CommonType in it.
-fn open(out: &mut Vec<u8>, variant: u64, name: &str, id: i64) {
-    put_uint(out, variant + 1);
-    put_uint(out, 1);
-    name_and_id(out, name, id);
 }
 
 // CommonType and fieldType have the same layout.
@@ -447,9 +398,4 @@ fn name_and_id(out: &mut Vec<u8>, name: &str, id: i64) {
     }
     put_int(out, id);
     put_uint(out, 0);
-}
-
-fn int_field(out: &mut Vec<u8>, value: i64) {
-    put_uint(out, 1);
-    put_int(out, value);
 }

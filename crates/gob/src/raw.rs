@@ -1,6 +1,6 @@
 //! Values that are kept in wire format, and decoded later or never.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, iter, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -43,14 +43,14 @@ impl Raw {
     }
 
     /// Returns an iterator over the elements of a slice or an array.
-    fn elements<T>(&self) -> Result<Elements<'_, T>, ValueError> {
+    fn elements<T>(&self) -> Result<LazyElements<'_, T>, ValueError> {
         let mut reader = self.0.reader();
         let (elem, left) = match self.0.types.get(self.0.ty) {
             WireType::Slice { elem } => (*elem, reader.cursor.uint()?),
             WireType::Array { elem, len } => (*elem, array_len(*len, &mut reader.cursor)?),
             _ => return Err(ValueError::custom("expected a slice or an array")),
         };
-        Ok(Elements {
+        Ok(LazyElements {
             raw: self,
             reader,
             elem,
@@ -149,19 +149,14 @@ impl<T> LazyVec<T> {
 
 impl<T: Clone + DeserializeOwned> LazyVec<T> {
     /// Iterates over the elements. An element that does not fit `T` is an error, and the iteration continues after it.
-    pub fn iter(&self) -> impl Iterator<Item = Result<T, DecodeError>> {
-        let (owned, arrived) = match &self.0 {
-            Elems::Owned(elems) => (elems.as_slice(), None),
-            Elems::Arrived { raw, .. } => (&[][..], Some(raw.elements())),
-        };
-        let (arrived, failed) = match arrived {
-            None => (None, None),
-            Some(Ok(elements)) => (Some(elements), None),
-            Some(Err(error)) => (None, Some(Err(error.into()))),
-        };
-        let arrived = arrived.into_iter().flatten();
-        let owned = owned.iter().cloned().map(Ok);
-        owned.chain(arrived).chain(failed)
+    pub fn iter(&self) -> Box<dyn Iterator<Item = Result<T, DecodeError>> + '_> {
+        match &self.0 {
+            Elems::Owned(elems) => Box::new(elems.iter().cloned().map(Ok)),
+            Elems::Arrived { raw, .. } => match raw.elements() {
+                Ok(elements) => Box::new(elements),
+                Err(error) => Box::new(iter::once(Err(error.into()))),
+            },
+        }
     }
 }
 
@@ -216,7 +211,7 @@ impl<'de, T> Deserialize<'de> for LazyVec<T> {
 }
 
 /// Decodes the elements of a list one at a time.
-struct Elements<'r, T> {
+struct LazyElements<'r, T> {
     raw: &'r Raw,
     reader: Reader<'r, 'r>,
     elem: TypeRef,
@@ -225,7 +220,7 @@ struct Elements<'r, T> {
     value: PhantomData<fn() -> T>,
 }
 
-impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
+impl<T: DeserializeOwned> Iterator for LazyElements<'_, T> {
     type Item = Result<T, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -246,7 +241,7 @@ impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
     }
 }
 
-impl<T> Elements<'_, T> {
+impl<T> LazyElements<'_, T> {
     fn skip(&mut self) -> Result<(), Fault> {
         let mut budget = Budget::new(&self.raw.0.limits);
         skip(

@@ -28,7 +28,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{Bytes, Time, definition::Definition, error::EncodeError};
+use crate::{
+    Bytes, Time,
+    definition::{Definition, Kind},
+    error::EncodeError,
+};
 
 /// A Rust type with a Go type.
 ///
@@ -314,35 +318,34 @@ impl Schema {
         ty: SchemaRef,
     ) -> Result<Option<(Definition<'_>, Vec<SchemaRef>)>, EncodeError> {
         let id = |&ty: &SchemaRef| self.id(ty);
-        Ok(Some(match self.shape(ty)? {
-            Shape::Array { elem, len } => (
-                Definition::Array {
-                    elem: id(elem)?,
-                    len: i64::try_from(*len).map_err(|_| EncodeError::Length)?,
-                },
-                vec![*elem],
-            ),
-            Shape::Slice { elem } => (Definition::Slice { elem: id(elem)? }, vec![*elem]),
-            Shape::Map { key, elem } => (
-                Definition::Map {
-                    key: id(key)?,
-                    elem: id(elem)?,
-                },
-                vec![*key, *elem],
-            ),
-            Shape::GobEncoder { name, .. } => (Definition::GobEncoder { name }, Vec::new()),
-            Shape::Struct { name, fields } => (
-                Definition::Struct {
-                    name,
-                    fields: fields
-                        .iter()
-                        .map(|(name, ty)| Ok((*name, id(ty)?)))
-                        .collect::<Result<_, _>>()?,
-                },
-                fields.iter().map(|(_, ty)| *ty).collect(),
-            ),
+        let mut fields = Vec::new();
+        let (kind, name, numbers, parts) = match self.shape(ty)? {
+            Shape::Array { elem, len } => {
+                let len = i64::try_from(*len).map_err(|_| EncodeError::Length)?;
+                (Kind::Array, "", vec![id(elem)?, len], vec![*elem])
+            }
+            Shape::Slice { elem } => (Kind::Slice, "", vec![id(elem)?], vec![*elem]),
+            Shape::Map { key, elem } => {
+                let numbers = vec![id(key)?, id(elem)?];
+                (Kind::Map, "", numbers, vec![*key, *elem])
+            }
+            Shape::GobEncoder { name, .. } => (Kind::GobEncoder, *name, Vec::new(), Vec::new()),
+            Shape::Struct { name, fields: all } => {
+                for (name, ty) in all {
+                    fields.push((*name, id(ty)?));
+                }
+                let parts = all.iter().map(|(_, ty)| *ty).collect();
+                (Kind::Struct, *name, Vec::new(), parts)
+            }
             _ => return Ok(None),
-        }))
+        };
+        let definition = Definition {
+            kind,
+            name,
+            numbers,
+            fields,
+        };
+        Ok(Some((definition, parts)))
     }
 }
 

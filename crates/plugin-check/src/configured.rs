@@ -62,8 +62,8 @@ trait Work {
     async fn end(&mut self, args: &Args, to: &Self::Client) -> Seen;
 }
 
-/// A failure: the name of its check, and the text.
-type Outcome<T = ()> = Result<T, (&'static str, String)>;
+/// The rounds, or a failure: the name of its check, and the text.
+type Played<T = ()> = Result<T, (&'static str, String)>;
 
 async fn check<W: Work>(args: &Args, report: &mut Report, work: Seen<W>) {
     let [method, end] = W::METHODS;
@@ -99,7 +99,7 @@ async fn check<W: Work>(args: &Args, report: &mut Report, work: Seen<W>) {
     }
 }
 
-async fn rounds<W: Work>(args: &Args, mut work: W) -> Outcome {
+async fn rounds<W: Work>(args: &Args, mut work: W) -> Played {
     let [method, end] = W::METHODS;
     let mut printed = Vec::new();
     let (mut serving, mut client) = open::<W>(args).await.map_err(|error| (method, error))?;

@@ -104,7 +104,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) {
             "there is no seventh field: the host did not ask for it",
         ),
     ] {
-        // The protocol may be left out too.
+        // The protocol is optional.
         let seen = match fields.get(index).copied().unwrap_or_default() {
             field if field == expect || index == 4 && field.is_empty() => Ok(()),
             field => Err(format!("it is {}", quoted(field))),

@@ -28,21 +28,21 @@ use crate::wire;
 use crate::workers::Workers;
 
 /// A plugin that can be served: [`Router`], [`Metrics`] or [`Step`] around a type that implements the trait of its kind.
-pub trait Plugin: sealed::Plugin {}
+pub trait Plugin: sealed::IntoService {}
 
 pub(crate) mod sealed {
-    use super::{Duration, PluginKind, Service, Workers};
+    use super::{AnyService, Duration, PluginKind, Workers};
 
-    pub trait Plugin: Send + Sync + 'static {
+    pub trait IntoService: Send + Sync + 'static {
         const KIND: PluginKind;
 
         /// Returns the plugin as a service that allows each call `deadline`.
-        fn into_service(self, deadline: Duration, workers: Workers) -> Service;
+        fn into_service(self, deadline: Duration, workers: Workers) -> AnyService;
     }
 }
 
 /// A service of any kind of plugin.
-pub struct Service(pub(crate) Arc<dyn Serve>);
+pub struct AnyService(pub(crate) Arc<dyn Serve>);
 
 /// A traffic router to serve.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,11 +60,11 @@ macro_rules! plugins {
     ($($plugin:ident: $implements:ident),*) => {$(
         impl<P: $implements> Plugin for $plugin<P> {}
 
-        impl<P: $implements> sealed::Plugin for $plugin<P> {
+        impl<P: $implements> sealed::IntoService for $plugin<P> {
             const KIND: PluginKind = <Self as Dispatch>::KIND;
 
-            fn into_service(self, deadline: Duration, workers: Workers) -> Service {
-                Service(Arc::new(PluginService::new(self, deadline, workers)))
+            fn into_service(self, deadline: Duration, workers: Workers) -> AnyService {
+                AnyService(Arc::new(PluginService::new(self, deadline, workers)))
             }
         }
     )*};

@@ -59,9 +59,7 @@ use crate::goplugin::session::Shutdown;
 use crate::traffic_router::TrafficRouter;
 use crate::workers::Workers;
 use calls::Calls;
-use go_plugin::{
-    Broker, Controller, GrpcBrokerServer, GrpcControllerServer, GrpcStdioServer, Stdio,
-};
+use go_plugin::{GoPlugin, GrpcBrokerServer, GrpcControllerServer, GrpcStdioServer};
 use proto::traffic_router_server::TrafficRouterServer;
 
 /// All services as a `FileDescriptorSet`, with imported files.
@@ -108,10 +106,11 @@ async fn services<R: TrafficRouter>(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .map_err(|error| ServeError::Reflection(error.into()))?;
+    let go_plugin = GoPlugin { quit: quit.clone() };
     Ok(Routes::new(TrafficRouterServer::new(Calls::new(service)))
-        .add_service(GrpcControllerServer::new(Controller::new(quit)))
-        .add_service(GrpcBrokerServer::new(Broker::new(quit)))
-        .add_service(GrpcStdioServer::new(Stdio::new(quit)))
+        .add_service(GrpcControllerServer::new(go_plugin.clone()))
+        .add_service(GrpcBrokerServer::new(go_plugin.clone()))
+        .add_service(GrpcStdioServer::new(go_plugin))
         .add_service(health_service)
         .add_service(reflection))
 }

@@ -9,5 +9,5 @@ mod session;
 
 pub use crate::netrpc::client::CallError;
 pub use clients::{MetricClient, RouterClient, StepClient};
-pub use process::{Announced, Ended, LineError, PluginProcess, StartError};
+pub use process::{Ended, LineError, PluginProcess, StartError, announced_socket};
 pub use session::{AnyClient, HostSession};

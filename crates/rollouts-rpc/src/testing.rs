@@ -132,7 +132,7 @@ where
     let service = PluginService::new(
         Router(router),
         config.deadline(PluginKind::TrafficRouter),
-        Workers::Session,
+        Workers::Inline,
     );
     let ended = server::serve(stream, Arc::new(service), InFlightLimit::default()).await;
     ended.map_err(|error| error.on("plugin"))

@@ -6,15 +6,13 @@
 //!
 //! ```text
 //! plugin:  bytes -> decode_call -> RouterCall     Reply -> Body::encode -> bytes
-//! host:    RouterCall -> encode_call -> bytes     bytes -> decode_done, decode_verification -> result
+//! host:    RouterCall -> encode_call -> bytes     bytes -> RpcError, VerifyWeightResponse -> result
 //! ```
 
 pub(crate) mod metric;
 pub(crate) mod router;
 pub(crate) mod step;
 
-#[cfg(feature = "host")]
-use gob::{DecodeError, Decoder};
 use gob::{EncodeError, Encoder, WithRaw};
 
 use crate::error::{PluginError, error_chain};
@@ -23,7 +21,7 @@ use crate::netrpc::{Body, Fault};
 use crate::rollout::{RawRollout, Rollout};
 
 gob::gob_struct! {
-    struct RpcError as "RpcError" {
+    pub(crate) struct RpcError as "RpcError" {
         /// Empty for success.
         error_string: String as "ErrorString",
     }
@@ -63,16 +61,9 @@ fn error_text(error: &PluginError) -> String {
 #[cfg(feature = "host")]
 pub(crate) type Outcome<T> = Result<T, String>;
 
-/// Decodes a reply that holds only an error. `None` means that more bytes are needed.
-#[cfg(feature = "host")]
-pub(crate) fn decode_done(stream: &mut Decoder) -> Result<Option<Outcome<()>>, DecodeError> {
-    let reply: Option<RpcError> = stream.poll_value()?;
-    Ok(reply.map(RpcError::into_outcome))
-}
-
 #[cfg(feature = "host")]
 impl RpcError {
-    fn into_outcome(self) -> Outcome<()> {
+    pub(crate) fn into_outcome(self) -> Outcome<()> {
         if self.error_string.is_empty() {
             Ok(())
         } else {

@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// Threads of the session's runtime. All but one can be in calls that have just begun.
 pub(crate) const SESSION_THREADS: usize = 4;
 
-/// Most calls that have a thread, below the 512 threads of a runtime. A call that blocks for ever keeps its thread after its deadline,
+/// Most calls that have a thread, below the 512 threads of a runtime. A call that blocks forever keeps its thread after its deadline,
 /// and the session needs one to go on in.
 const MAX_CALLS: usize = 400;
 
@@ -34,19 +34,19 @@ const ROUNDS: u32 = 50;
 /// Where the calls of a plugin run.
 #[derive(Clone, Debug)]
 pub enum Workers {
-    /// Beside the session, in the threads of its runtime: `std::fs`, clients that block and endless loops are what authors write.
-    Beside(Arc<Beside>),
+    /// In tasks of their own on the threads of the session's runtime. Authors write `std::fs`, clients that block and endless loops.
+    Pool(Arc<Pool>),
     /// In the task of the session, for a session in memory and its tests.
-    Session,
+    Inline,
 }
 
 impl Workers {
     /// `author` is the runtime for what a call spawns or waits for.
     pub(crate) fn new(author: Handle) -> Self {
-        Self::Beside(Arc::new(Beside {
+        Self::Pool(Arc::new(Pool {
             author,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
-            watched: Watched::start(),
+            watched: CallWatch::start(),
         }))
     }
 
@@ -55,12 +55,12 @@ impl Workers {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        let Self::Beside(beside) = self else {
+        let Self::Pool(pool) = self else {
             return Some(work.await);
         };
-        let permit = Arc::clone(&beside.calls).acquire_owned().await.ok()?;
-        let work = Call {
-            beside: Arc::clone(beside),
+        let permit = Arc::clone(&pool.calls).acquire_owned().await.ok()?;
+        let work = PoolCall {
+            pool: Arc::clone(pool),
             has_begun: false,
             work: Some(Box::pin(work)),
         };
@@ -75,31 +75,31 @@ impl Workers {
 
 /// What the calls of a plugin share.
 #[derive(Debug)]
-pub struct Beside {
+pub struct Pool {
     author: Handle,
     calls: Arc<Semaphore>,
-    watched: Arc<Watched>,
+    watched: Arc<CallWatch>,
 }
 
 /// A call in the runtime of the session.
-struct Call<F> {
-    beside: Arc<Beside>,
+struct PoolCall<F> {
+    pool: Arc<Pool>,
     has_begun: bool,
     /// `None` after its end.
     work: Option<Pin<Box<F>>>,
 }
 
-impl<F: Future> Future for Call<F> {
+impl<F: Future> Future for PoolCall<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let Self {
-            beside,
+            pool,
             has_begun,
             work,
         } = &mut *self;
         let mut run = || {
-            let _entered = beside.author.enter();
+            let _entered = pool.author.enter();
             let Some(running) = work else {
                 return Poll::Pending;
             };
@@ -112,19 +112,19 @@ impl<F: Future> Future for Call<F> {
         // A task that was woken from elsewhere may run while another one waits in the slot of its worker, from which no other worker
         // can take it. A task that begins does not.
         let begins = !std::mem::replace(has_begun, true);
-        match begins.then(|| beside.watched.begin()).flatten() {
+        match begins.then(|| pool.watched.begin()).flatten() {
             Some(_watched) => run(),
             None => block_in_place(run),
         }
     }
 }
 
-impl<F> Drop for Call<F> {
+impl<F> Drop for PoolCall<F> {
     /// What the author's values do when they are dropped can block as well.
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             block_in_place(|| {
-                let _entered = self.beside.author.enter();
+                let _entered = self.pool.author.enter();
                 drop(work);
             });
         }
@@ -133,7 +133,7 @@ impl<F> Drop for Call<F> {
 
 /// The calls that have just begun, in threads that the session may need.
 #[derive(Debug)]
-struct Watched {
+struct CallWatch {
     /// The number of the call in each place; 0 in a free one.
     places: [AtomicU64; SESSION_THREADS - 1],
     next: AtomicU64,
@@ -143,15 +143,15 @@ struct Watched {
 }
 
 /// A call in its place, which it leaves when this is dropped.
-struct Begun<'a>(&'a AtomicU64);
+struct TakenPlace<'a>(&'a AtomicU64);
 
-impl Drop for Begun<'_> {
+impl Drop for TakenPlace<'_> {
     fn drop(&mut self) {
         self.0.store(0, SeqCst);
     }
 }
 
-impl Watched {
+impl CallWatch {
     fn start() -> Arc<Self> {
         let watched = Arc::new(Self {
             places: Default::default(),
@@ -170,7 +170,7 @@ impl Watched {
     }
 
     /// Takes a place for a call; `None` if there is none.
-    fn begin(&self) -> Option<Begun<'_>> {
+    fn begin(&self) -> Option<TakenPlace<'_>> {
         let watchdog = self.watchdog.get()?;
         self.session.get_or_init(Handle::current);
         let number = self.next.fetch_add(1, SeqCst);
@@ -181,11 +181,11 @@ impl Watched {
         if self.is_asleep.swap(false, SeqCst) {
             watchdog.unpark();
         }
-        Some(Begun(place))
+        Some(TakenPlace(place))
     }
 }
 
-impl Drop for Watched {
+impl Drop for CallWatch {
     fn drop(&mut self) {
         if let Some(watchdog) = self.watchdog.get() {
             watchdog.unpark();
@@ -195,7 +195,7 @@ impl Drop for Watched {
 
 /// Wakes another thread of the session's runtime while a call keeps its own: the threads that wait do not look for work or for bytes of
 /// the connection by themselves.
-fn watch(watched: &Weak<Watched>) {
+fn watch(watched: &Weak<CallWatch>) {
     // The calls of the last round, and those for which it has woken a thread.
     let mut before = [0; SESSION_THREADS - 1];
     let mut helped = [0; SESSION_THREADS - 1];

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollouts_rpc::host::{Announced, HostSession};
+use rollouts_rpc::host::{HostSession, announced_socket};
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{PluginEnv, Router, ServeConfig, ServeError, Shutdown, Verification, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -47,7 +47,7 @@ async fn start_with(config: ServeConfig) -> Plugin {
     let line = line.await.unwrap();
     assert!(line.ends_with("|netrpc|\n"), "{line}");
     Plugin {
-        socket: Announced::parse(&line).unwrap().socket,
+        socket: announced_socket(&line).unwrap(),
         served,
         _dir: dir,
     }

@@ -97,7 +97,7 @@ impl Problem {
         }
     }
 
-    /// Changes the path and the value, for example to shorten what somebody else wrote.
+    /// Changes the path and the value, for example to shorten what a caller sent.
     #[must_use]
     pub fn map(mut self, change: impl Fn(&str) -> String) -> Self {
         if let Self::Value { found, .. } = &mut self {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// Reads a document of at most `most` values, and refuses an object that has a key twice.
 ///
 /// Readers of JSON disagree about such an object: most take the last value, some the first. So whoever adds a key to a text that
-/// somebody else checked could replace what was checked.
+/// another program checked could replace what was checked.
 ///
 /// # Errors
 /// Returns `Err` if the text is not JSON, if it has more values, or if an object has a key twice.

@@ -45,7 +45,7 @@ impl From<Failure> for Stop {
 }
 
 /// The authentication that a repository requires, if any is known to be required.
-pub(super) type Access = Option<Challenge>;
+pub(super) type Authentication = Option<Challenge>;
 
 /// The kind and a hash of credentials, which identify them without containing them.
 type Identity = Option<(Discriminant<Credentials>, [u8; 32])>;
@@ -58,14 +58,14 @@ type TokenKey = (String, Option<String>, String, Identity);
 /// The caches for all repositories.
 #[derive(Default)]
 pub(super) struct Caches {
-    accesses: TtlCache<RepositoryKey, Access>,
+    accesses: TtlCache<RepositoryKey, Authentication>,
     tokens: TtlCache<TokenKey, HeaderValue>,
     refused: TtlCache<TokenKey, Failure>,
     pub(super) children: Children,
 }
 
 /// Returns the preferred challenge of a 401.
-pub(super) fn challenge(headers: &HeaderMap) -> Access {
+pub(super) fn challenge(headers: &HeaderMap) -> Authentication {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter();
     Challenge::best(texts.filter_map(|text| text.to_str().ok()))
 }
@@ -75,7 +75,7 @@ impl ImageClient<'_> {
     ///
     /// If it is unknown, one of several concurrent calls requests `url` without credentials, because some registries do not
     /// challenge a client that sends credentials. If there is no challenge, the response is returned as well.
-    pub(super) async fn access(&self, url: &str) -> Result<(Access, Option<Answer>), Stop> {
+    pub(super) async fn access(&self, url: &str) -> Result<(Authentication, Option<Answer>), Stop> {
         if let Some(Credentials::Registry(_)) = self.credentials {
             return Ok((None, None));
         }
@@ -99,13 +99,16 @@ impl ImageClient<'_> {
     }
 
     /// Caches the authentication that the repository requires.
-    pub(super) fn cache(&self, access: Access) {
+    pub(super) fn cache(&self, access: Authentication) {
         let accesses = &self.caches.accesses;
         accesses.put(self.repository_key(), access, CHALLENGE);
     }
 
     /// Returns the `Authorization` header for `access`.
-    pub(super) async fn authorization(&self, access: &Access) -> Result<Option<HeaderValue>, Stop> {
+    pub(super) async fn authorization(
+        &self,
+        access: &Authentication,
+    ) -> Result<Option<HeaderValue>, Stop> {
         match (access, self.credentials) {
             (_, Some(Credentials::Registry(token))) => Ok(Some(self.header("Bearer", token)?)),
             (None, _) => Ok(None),
@@ -119,14 +122,14 @@ impl ImageClient<'_> {
     }
 
     /// Removes the token for `access` from the cache, because the registry refused it.
-    pub(super) fn remove_token(&self, access: &Access) {
+    pub(super) fn remove_token(&self, access: &Authentication) {
         if let Some(Challenge::Bearer(bearer)) = access {
             self.caches.tokens.remove(&self.token_key(bearer));
         }
     }
 
     /// Whether the same token is sent for both.
-    pub(super) fn is_same(&self, one: &Access, other: &Access) -> bool {
+    pub(super) fn is_same(&self, one: &Authentication, other: &Authentication) -> bool {
         match (one, other) {
             (Some(Challenge::Bearer(one)), Some(Challenge::Bearer(other))) => {
                 self.token_key(one) == self.token_key(other)

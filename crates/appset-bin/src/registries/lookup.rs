@@ -11,7 +11,7 @@ use appset_generator::{
 };
 use axum::http::{Method, StatusCode};
 
-use crate::registries::access::{Access, ImageClient, Stop, challenge};
+use crate::registries::access::{Authentication, ImageClient, Stop, challenge};
 use crate::registries::transport::{Answer, Step, failure};
 
 /// The maximum depth of nested indexes.
@@ -243,7 +243,7 @@ impl ImageClient<'_> {
     }
 
     /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.
-    fn renewed(&self, access: &Access, answer: &Answer) -> Option<Access> {
+    fn renewed(&self, access: &Authentication, answer: &Answer) -> Option<Authentication> {
         match (answer.status(), access) {
             (StatusCode::UNAUTHORIZED, _) => {
                 let wanted = challenge(answer.headers());

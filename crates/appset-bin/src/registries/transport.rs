@@ -280,7 +280,7 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
         // The metadata service of a cloud is a link-local address.
         Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_link_local(),
         Ok(IpAddr::V6(v6)) => {
-            // Such an address leads to an IPv4 address, which may be any of the above.
+            // Such an address is that of an IPv4 host, which may be any of the above.
             let is_mapped = v6.to_ipv4_mapped().is_some();
             v6.is_unique_local() || v6.is_unicast_link_local() || is_mapped
         }

@@ -131,7 +131,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
             WireType::String => visitor.visit_borrowed_str(reader.utf8()?),
             WireType::Struct { fields } => {
                 reader.budget.enter()?;
-                let mut access = Fields {
+                let mut access = FieldsAccess {
                     reader,
                     fields,
                     next: 0,
@@ -154,7 +154,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
                 let left = reader.cursor.uint()?;
                 reader.budget.take_elements(left)?;
                 reader.budget.enter()?;
-                let mut access = Entries {
+                let mut access = EntriesAccess {
                     reader,
                     key,
                     elem,
@@ -303,7 +303,7 @@ fn elements<'de, V: Visitor<'de>>(
     // Before the visitor, which may allocate memory for as many elements as it is told.
     reader.budget.take_elements(left)?;
     reader.budget.enter()?;
-    let mut access = Elements {
+    let mut access = ElementsAccess {
         reader,
         elem,
         index: 0,
@@ -330,7 +330,7 @@ fn size_hint(left: u64, cursor: &Cursor<'_>) -> Option<usize> {
     Some(usize::try_from(left).map_or(cursor.remaining(), |left| left.min(cursor.remaining())))
 }
 
-struct Fields<'r, 'de, 't> {
+struct FieldsAccess<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     fields: &'t [Field],
     next: usize,
@@ -338,7 +338,7 @@ struct Fields<'r, 'de, 't> {
     ended: bool,
 }
 
-impl Fields<'_, '_, '_> {
+impl FieldsAccess<'_, '_, '_> {
     fn finish(&mut self) -> Result<(), ValueError> {
         if !self.ended {
             return Err(ValueError::custom("more fields than expected"));
@@ -348,7 +348,7 @@ impl Fields<'_, '_, '_> {
     }
 }
 
-impl<'de> MapAccess<'de> for &mut Fields<'_, 'de, '_> {
+impl<'de> MapAccess<'de> for &mut FieldsAccess<'_, 'de, '_> {
     type Error = ValueError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -383,14 +383,14 @@ impl<'de> MapAccess<'de> for &mut Fields<'_, 'de, '_> {
     }
 }
 
-struct Elements<'r, 'de, 't> {
+struct ElementsAccess<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     elem: TypeRef,
     index: u64,
     left: u64,
 }
 
-impl<'de> SeqAccess<'de> for &mut Elements<'_, 'de, '_> {
+impl<'de> SeqAccess<'de> for &mut ElementsAccess<'_, 'de, '_> {
     type Error = ValueError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -414,14 +414,14 @@ impl<'de> SeqAccess<'de> for &mut Elements<'_, 'de, '_> {
     }
 }
 
-struct Entries<'r, 'de, 't> {
+struct EntriesAccess<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     key: TypeRef,
     elem: TypeRef,
     left: u64,
 }
 
-impl<'de> MapAccess<'de> for &mut Entries<'_, 'de, '_> {
+impl<'de> MapAccess<'de> for &mut EntriesAccess<'_, 'de, '_> {
     type Error = ValueError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(

@@ -73,9 +73,9 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
         Ok(true)
     }
 
-    fn counted(mut self, len: usize, elem: SchemaRef) -> Elements<'m, 'e> {
+    fn counted(mut self, len: usize, elem: SchemaRef) -> ElementsWriter<'m, 'e> {
         put_uint(self.begin(), len as u64);
-        Elements {
+        ElementsWriter {
             messages: self.messages,
             elem,
             left: len,
@@ -97,12 +97,12 @@ macro_rules! widened {
 impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     type Ok = bool;
     type Error = EncodeError;
-    type SerializeSeq = Elements<'m, 'e>;
-    type SerializeTuple = Elements<'m, 'e>;
-    type SerializeTupleStruct = Elements<'m, 'e>;
+    type SerializeSeq = ElementsWriter<'m, 'e>;
+    type SerializeTuple = ElementsWriter<'m, 'e>;
+    type SerializeTupleStruct = ElementsWriter<'m, 'e>;
     type SerializeTupleVariant = Impossible<bool, EncodeError>;
-    type SerializeMap = Entries<'m, 'e>;
-    type SerializeStruct = Fields<'m, 'e>;
+    type SerializeMap = EntriesWriter<'m, 'e>;
+    type SerializeStruct = FieldsWriter<'m, 'e>;
     type SerializeStructVariant = Impossible<bool, EncodeError>;
 
     fn serialize_bool(self, value: bool) -> Result<bool, EncodeError> {
@@ -223,13 +223,13 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         Ok(true)
     }
 
-    fn serialize_seq(self, len: Option<usize>) -> Result<Elements<'m, 'e>, EncodeError> {
+    fn serialize_seq(self, len: Option<usize>) -> Result<ElementsWriter<'m, 'e>, EncodeError> {
         let &Shape::Slice { elem } = self.shape()? else {
             return Err(self.mismatch("a sequence"));
         };
         match len {
             None => Err(EncodeError::Length),
-            Some(0) if self.can_be_omitted() => Ok(Elements {
+            Some(0) if self.can_be_omitted() => Ok(ElementsWriter {
                 messages: self.messages,
                 elem,
                 left: 0,
@@ -240,7 +240,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         }
     }
 
-    fn serialize_tuple(mut self, len: usize) -> Result<Elements<'m, 'e>, EncodeError> {
+    fn serialize_tuple(mut self, len: usize) -> Result<ElementsWriter<'m, 'e>, EncodeError> {
         match *self.shape()? {
             Shape::Array {
                 elem,
@@ -253,7 +253,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
                     .can_be_omitted()
                     .then_some(ComplexField { field_at, value_at });
                 let elem = SchemaRef::FLOAT;
-                Ok(Elements {
+                Ok(ElementsWriter {
                     messages: self.messages,
                     elem,
                     left: len,
@@ -269,7 +269,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         self,
         _name: &'static str,
         len: usize,
-    ) -> Result<Elements<'m, 'e>, EncodeError> {
+    ) -> Result<ElementsWriter<'m, 'e>, EncodeError> {
         self.serialize_tuple(len)
     }
 
@@ -283,7 +283,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         Err(self.mismatch("an enum variant of several values"))
     }
 
-    fn serialize_map(mut self, len: Option<usize>) -> Result<Entries<'m, 'e>, EncodeError> {
+    fn serialize_map(mut self, len: Option<usize>) -> Result<EntriesWriter<'m, 'e>, EncodeError> {
         let &Shape::Map { key, elem } = self.shape()? else {
             return Err(self.mismatch("a map"));
         };
@@ -293,7 +293,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         if written {
             put_uint(self.begin(), left as u64);
         }
-        Ok(Entries {
+        Ok(EntriesWriter {
             messages: self.messages,
             key,
             elem,
@@ -306,12 +306,12 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         mut self,
         _name: &'static str,
         _len: usize,
-    ) -> Result<Fields<'m, 'e>, EncodeError> {
+    ) -> Result<FieldsWriter<'m, 'e>, EncodeError> {
         let Shape::Struct { .. } = self.shape()? else {
             return Err(self.mismatch("a struct"));
         };
         self.begin();
-        Ok(Fields {
+        Ok(FieldsWriter {
             messages: self.messages,
             ty: self.ty,
             next: 0,
@@ -335,7 +335,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
 }
 
 /// A slice, an array or the two parts of a complex number.
-pub(crate) struct Elements<'m, 'e> {
+pub(crate) struct ElementsWriter<'m, 'e> {
     messages: &'m mut Messages<'e>,
     elem: SchemaRef,
     left: usize,
@@ -349,7 +349,7 @@ struct ComplexField {
     value_at: usize,
 }
 
-impl Elements<'_, '_> {
+impl ElementsWriter<'_, '_> {
     fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
         self.left = self.left.checked_sub(1).ok_or(EncodeError::Length)?;
         self.messages.element(self.elem, value)
@@ -372,7 +372,7 @@ impl Elements<'_, '_> {
 // serde has the same methods for a slice, an array and a tuple struct in three traits.
 macro_rules! serialize_elements {
     ($($serialize:ident: $element:ident),*) => {$(
-        impl $serialize for Elements<'_, '_> {
+        impl $serialize for ElementsWriter<'_, '_> {
             type Ok = bool;
             type Error = EncodeError;
 
@@ -394,7 +394,7 @@ serialize_elements! {
 }
 
 /// A map.
-pub(crate) struct Entries<'m, 'e> {
+pub(crate) struct EntriesWriter<'m, 'e> {
     messages: &'m mut Messages<'e>,
     key: SchemaRef,
     elem: SchemaRef,
@@ -402,7 +402,7 @@ pub(crate) struct Entries<'m, 'e> {
     written: bool,
 }
 
-impl SerializeMap for Entries<'_, '_> {
+impl SerializeMap for EntriesWriter<'_, '_> {
     type Ok = bool;
     type Error = EncodeError;
 
@@ -425,7 +425,7 @@ impl SerializeMap for Entries<'_, '_> {
 }
 
 /// A struct.
-pub(crate) struct Fields<'m, 'e> {
+pub(crate) struct FieldsWriter<'m, 'e> {
     messages: &'m mut Messages<'e>,
     ty: SchemaRef,
     // The first described field that is not serialized yet.
@@ -434,7 +434,7 @@ pub(crate) struct Fields<'m, 'e> {
     written: usize,
 }
 
-impl SerializeStruct for Fields<'_, '_> {
+impl SerializeStruct for FieldsWriter<'_, '_> {
     type Ok = bool;
     type Error = EncodeError;
 
@@ -453,7 +453,7 @@ impl SerializeStruct for Fields<'_, '_> {
                 expected: "something else",
             });
         };
-        // Fields that serde skips are omitted.
+        // FieldsWriter that serde skips are omitted.
         let Some((number, (_, ty))) = fields
             .iter()
             .enumerate()

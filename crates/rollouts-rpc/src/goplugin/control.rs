@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use gob::{Decoder, EncodeError, Encoder, Limits};
 use serde::de::IgnoredAny;
 use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::warn;
 
+use super::session::GRACE;
 use crate::kind::PluginKind;
+use crate::netrpc::server::Serve;
 use crate::netrpc::{Body, Decoded, Fault, LIMITS, Service};
 
 /// Serves the control stream.
 pub(crate) struct Control {
     kind: PluginKind,
-    broker: Arc<Mutex<Broker>>,
+    ids: Arc<Mutex<DispensedIds>>,
     quit_requested: AtomicBool,
     quit_replied: Notify,
-    stop: Stop,
+    service: Arc<dyn Serve>,
 }
-
-/// Stops the background work of the plugin.
-pub(crate) type Stop = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlCall {
@@ -42,11 +42,15 @@ pub(crate) enum ControlReply {
 }
 
 impl Control {
-    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>, stop: Stop) -> Self {
+    pub(crate) fn new(
+        kind: PluginKind,
+        ids: Arc<Mutex<DispensedIds>>,
+        service: Arc<dyn Serve>,
+    ) -> Self {
         Self {
             kind,
-            stop,
-            broker,
+            service,
+            ids,
             quit_requested: AtomicBool::new(false),
             quit_replied: Notify::new(),
         }
@@ -66,8 +70,8 @@ impl Control {
         if name != self.kind.dispense_name() {
             return Err(Fault::UnknownPlugin(name));
         }
-        let mut broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = broker
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = ids
             .issue(tokio::time::Instant::now().into_std())
             .ok_or(Fault::TooManyDispensed)?;
         Ok(ControlReply::Dispensed(id))
@@ -106,7 +110,7 @@ impl Service for Control {
             ControlCall::Quit => {
                 // Before the stop, which takes its time: the host may close the connection meanwhile.
                 self.quit_requested.store(true, Ordering::Relaxed);
-                (self.stop)().await;
+                stop(self.service.as_ref()).await;
                 Ok(ControlReply::Bye)
             }
             ControlCall::Dispense(name) => self.dispense(name),
@@ -117,6 +121,13 @@ impl Service for Control {
         if *reply == ControlReply::Bye {
             self.quit_replied.notify_one();
         }
+    }
+}
+
+/// Stops the background work of the plugin, within a time after which the host still waits for the reply to Quit.
+pub(crate) async fn stop(service: &dyn Serve) {
+    if timeout(GRACE, service.stop()).await.is_err() {
+        warn!("the background work did not stop in time");
     }
 }
 
@@ -137,12 +148,12 @@ const MAX_WAITING: usize = 64;
 
 /// The ids of Dispense replies that no stream has claimed yet (`mux_broker.go` in go-plugin).
 #[derive(Debug, Default)]
-pub(crate) struct Broker {
+pub(crate) struct DispensedIds {
     last: u32,
     waiting: HashMap<u32, Instant>,
 }
 
-impl Broker {
+impl DispensedIds {
     /// Returns a new id, or `None` if too many ids wait for their stream.
     pub(crate) fn issue(&mut self, now: Instant) -> Option<u32> {
         // Here, so that expired ids need no timer.
@@ -170,37 +181,37 @@ mod tests {
 
     #[test]
     fn ids_start_at_one_as_in_go() {
-        let (mut broker, now) = (Broker::default(), Instant::now());
-        assert_eq!((broker.issue(now), broker.issue(now)), (Some(1), Some(2)));
+        let (mut ids, now) = (DispensedIds::default(), Instant::now());
+        assert_eq!((ids.issue(now), ids.issue(now)), (Some(1), Some(2)));
     }
 
     #[test]
     fn an_id_is_claimed_once() {
-        let (mut broker, now) = (Broker::default(), Instant::now());
-        broker.issue(now);
-        assert!(broker.claim(1, now));
-        assert!(!broker.claim(1, now));
+        let (mut ids, now) = (DispensedIds::default(), Instant::now());
+        ids.issue(now);
+        assert!(ids.claim(1, now));
+        assert!(!ids.claim(1, now));
     }
 
     #[test]
     fn an_id_that_was_not_issued_is_refused() {
-        assert!(!Broker::default().claim(0, Instant::now()));
+        assert!(!DispensedIds::default().claim(0, Instant::now()));
     }
 
     #[test]
     fn an_id_expires() {
-        let (mut broker, now) = (Broker::default(), Instant::now());
-        broker.issue(now);
-        broker.issue(now);
-        assert!(broker.claim(1, now + ID_EXPIRY - Duration::from_millis(1)));
-        assert!(!broker.claim(2, now + ID_EXPIRY));
+        let (mut ids, now) = (DispensedIds::default(), Instant::now());
+        ids.issue(now);
+        ids.issue(now);
+        assert!(ids.claim(1, now + ID_EXPIRY - Duration::from_millis(1)));
+        assert!(!ids.claim(2, now + ID_EXPIRY));
     }
 
     #[test]
     fn the_number_of_waiting_ids_is_bounded_and_recovers() {
-        let (mut broker, now) = (Broker::default(), Instant::now());
-        assert!((0..MAX_WAITING).all(|_| broker.issue(now).is_some()));
-        assert_eq!(broker.issue(now), None);
-        assert!(broker.issue(now + ID_EXPIRY).is_some());
+        let (mut ids, now) = (DispensedIds::default(), Instant::now());
+        assert!((0..MAX_WAITING).all(|_| ids.issue(now).is_some()));
+        assert_eq!(ids.issue(now), None);
+        assert!(ids.issue(now + ID_EXPIRY).is_some());
     }
 }

@@ -6,7 +6,6 @@
 
 mod record;
 
-use std::backtrace::Backtrace;
 use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{Mutex, PoisonError};
@@ -22,9 +21,6 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use record::Record;
-
-/// Most frames of a panic's backtrace in a log line.
-const MAX_FRAMES: usize = 16;
 
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,49 +169,8 @@ fn write_panic(panic: &PanicHookInfo<'_>, format: LogFormat) {
     if let Some(thread) = std::thread::current().name() {
         record.set("thread", thread.into());
     }
-    record.set(
-        "backtrace",
-        one_line_backtrace(&Backtrace::force_capture().to_string()).into(),
-    );
     let line = record.to_line(format, Timestamp::now());
     let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-/// Returns a backtrace on one line: the innermost frames without type parameters, without frames of the runtime. It is empty for a
-/// binary without symbols.
-fn one_line_backtrace(backtrace: &str) -> String {
-    let frames = backtrace.lines().filter_map(|line| {
-        let (number, name) = line.trim().split_once(": ")?;
-        number.parse::<u32>().ok()?;
-        // A frame such as `<T as Trait>::method` starts with `<`, so the search for parameters skips the first character.
-        Some(
-            name.char_indices()
-                .find(|&(at, c)| at > 0 && c == '<')
-                .map_or(name, |(at, _)| name.split_at(at).0),
-        )
-    });
-    let noise = [
-        "std::",
-        "core::",
-        "alloc::",
-        "tokio::",
-        "<std::",
-        "<core::",
-        "<alloc::",
-        "<tokio::",
-        "__rust",
-        "rust_begin",
-        "write_panic",
-        "{",
-    ];
-    let mut ours: Vec<_> = frames
-        .filter(|name| {
-            !noise.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("log::install")
-        })
-        .take(MAX_FRAMES)
-        .collect();
-    ours.dedup();
-    ours.join(" <- ")
 }
 
 #[cfg(test)]
@@ -282,23 +237,6 @@ mod tests {
         check(
             || tracing::error!(target: "t", error = &error as &(dyn std::error::Error + 'static), "no"),
             r#"{"@level":"error","@message":"no error=\"disk full\"","@module":"t"}"#,
-        );
-    }
-
-    #[test]
-    fn a_backtrace_is_one_line_of_the_plugins_frames() {
-        let backtrace = "   0: std::panicking::begin
-             at /x.rs:1:2
-   1: write_panic
-   2: <demo::Router as demo::TrafficRouter>::set_weight::{{closure}}
-   3: demo::poll<core::future::Ready<()>>
-   4: demo::poll<()>
-   5: <core::panic::AssertUnwindSafe<F> as core::ops::FnOnce>::call_once
-  13: demo::main
-";
-        assert_eq!(
-            one_line_backtrace(backtrace),
-            "<demo::Router as demo::TrafficRouter>::set_weight::{{closure}} <- demo::poll <- demo::main"
         );
     }
 }

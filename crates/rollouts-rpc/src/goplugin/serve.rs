@@ -301,7 +301,7 @@ where
     P: Plugin,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = plugin.into_service(config.deadline(P::KIND), Workers::Session);
+    let service = plugin.into_service(config.deadline(P::KIND), Workers::Inline);
     let session = Session::establish(connection).await?;
     session.run(P::KIND, service.0).await
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::{AsyncWrite as _, FutureExt as _};
+use futures::AsyncWrite as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -18,7 +18,7 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadC
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use super::control::{self, Broker, Control};
+use super::control::{self, Control, DispensedIds, stop};
 use super::frame_guard::FrameGuard;
 use crate::kind::PluginKind;
 use crate::netrpc::server::{self, InFlightLimit, Serve, StreamError};
@@ -158,13 +158,8 @@ where
         kind: PluginKind,
         service: Arc<dyn Serve>,
     ) -> Result<Shutdown, SessionError> {
-        let broker = Arc::new(Mutex::new(Broker::default()));
-        let stopped = Arc::clone(&service);
-        let stop_service = move || {
-            let service = Arc::clone(&stopped);
-            async move { stop(service.as_ref()).await }.boxed()
-        };
-        let control = Control::new(kind, Arc::clone(&broker), Box::new(stop_service));
+        let ids = Arc::new(Mutex::new(DispensedIds::default()));
+        let control = Control::new(kind, Arc::clone(&ids), Arc::clone(&service));
         let control = Arc::new(control);
 
         // The control stream has a limit of its own: Ping must be answered while calls use all of this one.
@@ -189,10 +184,10 @@ where
             tokio::select! {
                 inbound = accept(&mut self.connection) => match inbound? {
                     Some(stream) => {
-                        let (broker, service) = (Arc::clone(&broker), Arc::clone(&service));
+                        let (ids, service) = (Arc::clone(&ids), Arc::clone(&service));
                         let limit = limit.clone();
                         streams.spawn(async move {
-                            let end = serve_dispensed(stream.compat(), &broker, service, limit).await;
+                            let end = serve_dispensed(stream.compat(), &ids, service, limit).await;
                             end.map_err(|error| error.on("plugin"))
                         });
                     }
@@ -218,13 +213,6 @@ where
         }
         close(self.connection).await;
         Ok(Shutdown::HostQuit)
-    }
-}
-
-/// Stops the background work of the plugin, within a time after which the host still waits for the reply to Quit.
-async fn stop(service: &dyn Serve) {
-    if timeout(GRACE, service.stop()).await.is_err() {
-        warn!("the background work did not stop in time");
     }
 }
 
@@ -282,7 +270,7 @@ async fn acknowledge(stream: &mut yamux::Stream) -> io::Result<()> {
 /// Serves a stream that starts with the id of an earlier Dispense.
 async fn serve_dispensed(
     mut stream: Compat<yamux::Stream>,
-    broker: &Mutex<Broker>,
+    ids: &Mutex<DispensedIds>,
     service: Arc<dyn Serve>,
     limit: InFlightLimit,
 ) -> Result<(), StreamError> {
@@ -300,7 +288,7 @@ async fn serve_dispensed(
     };
     // tokio's clock, which tests can advance.
     let now = Instant::now().into_std();
-    let claimed = broker
+    let claimed = ids
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .claim(u32::from_le_bytes(id), now);

@@ -30,46 +30,31 @@ mod pb {
 }
 
 /// The reply of a streaming method.
-type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ReplyStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Shuts the plugin down.
-pub(super) struct Controller {
-    quit: CancellationToken,
-}
-
-impl Controller {
-    pub(super) fn new(quit: &CancellationToken) -> Self {
-        Self { quit: quit.clone() }
-    }
+/// The services. All of them end when `quit` is cancelled.
+#[derive(Clone)]
+pub(super) struct GoPlugin {
+    pub(super) quit: CancellationToken,
 }
 
 #[tonic::async_trait]
-impl GrpcController for Controller {
+impl GrpcController for GoPlugin {
     async fn shutdown(&self, _request: Request<Empty>) -> Result<Response<Empty>, Status> {
         self.quit.cancel();
         Ok(Response::new(Empty {}))
     }
 }
 
-/// Reads and ignores what the host sends about more connections, because the plugin opens none.
-pub(super) struct Broker {
-    quit: CancellationToken,
-}
-
-impl Broker {
-    pub(super) fn new(quit: &CancellationToken) -> Self {
-        Self { quit: quit.clone() }
-    }
-}
-
 #[tonic::async_trait]
-impl GrpcBroker for Broker {
-    type StartStreamStream = Replies<ConnInfo>;
+impl GrpcBroker for GoPlugin {
+    type StartStreamStream = ReplyStream<ConnInfo>;
 
+    /// Reads and ignores what the host sends about more connections, because the plugin opens none.
     async fn start_stream(
         &self,
         request: Request<Streaming<ConnInfo>>,
-    ) -> Result<Response<Replies<ConnInfo>>, Status> {
+    ) -> Result<Response<ReplyStream<ConnInfo>>, Status> {
         let silent = request
             .into_inner()
             .take_until(self.quit.clone().cancelled_owned())
@@ -78,26 +63,16 @@ impl GrpcBroker for Broker {
     }
 }
 
-/// The stream for what the plugin prints, which is nothing.
-pub(super) struct Stdio {
-    quit: CancellationToken,
-}
-
-impl Stdio {
-    pub(super) fn new(quit: &CancellationToken) -> Self {
-        Self { quit: quit.clone() }
-    }
-}
-
 #[tonic::async_trait]
-impl GrpcStdio for Stdio {
-    type StreamStdioStream = Replies<StdioData>;
+impl GrpcStdio for GoPlugin {
+    type StreamStdioStream = ReplyStream<StdioData>;
 
-    /// Keeps the stream open until shutdown: the host logs an error if it ends earlier.
+    /// The stream for what the plugin prints, which is nothing. It stays open until shutdown: the host logs an error if it ends
+    /// earlier.
     async fn stream_stdio(
         &self,
         _request: Request<()>,
-    ) -> Result<Response<Replies<StdioData>>, Status> {
+    ) -> Result<Response<ReplyStream<StdioData>>, Status> {
         let silent = stream::once(self.quit.clone().cancelled_owned()).filter_map(|()| ready(None));
         Ok(Response::new(silent.boxed()))
     }

@@ -5,18 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use gob::{Decoder, GobType};
+use gob::{Encoder, GobType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::methods::{Call as _, Method as _, MetricCall, RouterCall, StepCall};
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
-use crate::netrpc::client::{CallError, Decode, RpcClient};
+use crate::netrpc::client::{CallError, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
 use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
-use crate::wire::{self, Outcome};
+use crate::wire::router::VerifyWeightResponse;
+use crate::wire::step::StepResponse;
+use crate::wire::{self, RpcError};
 
 /// Declares the clients, with what all of them have in common.
 macro_rules! clients {
@@ -46,7 +48,7 @@ macro_rules! clients {
             ///
             /// See [`CallError`].
             pub async fn type_name(&self) -> Result<String, CallError> {
-                self.request($call::Type, Decoder::poll_value).await
+                self.request($call::Type).await
             }
 
             /// Calls any method with any argument on the plugin's stream, for tests of a plugin.
@@ -57,24 +59,20 @@ macro_rules! clients {
             pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
             where
                 A: GobType + Serialize + Sync,
-                T: DeserializeOwned + Send + 'static,
+                T: DeserializeOwned,
             {
                 self.rpc.call(service_method, argument).await
             }
 
-            async fn request<T: Send + 'static>(
-                &self,
-                call: $call,
-                decode: Decode<T>,
-            ) -> Result<T, CallError> {
+            async fn request<T: DeserializeOwned>(&self, call: $call) -> Result<T, CallError> {
                 let method = format!("Plugin.{}", call.method().name());
-                self.rpc
-                    .call_with(&method, |gob, out| $encode(call, gob, out), decode)
-                    .await
+                let encode = |gob: &mut Encoder, out: &mut Vec<u8>| $encode(call, gob, out);
+                self.rpc.call_with(&method, encode).await
             }
 
             async fn perform(&self, call: $call) -> Result<(), CallError> {
-                succeeded(self.request(call, wire::decode_done).await?)
+                let reply: RpcError = self.request(call).await?;
+                reply.into_outcome().map_err(CallError::Router)
             }
         }
     )*};
@@ -143,10 +141,8 @@ impl RouterClient {
     ) -> Result<Verification, CallError> {
         let desired = DesiredWeight::of(rollout, desired);
         let call = RouterCall::VerifyWeight(boxed(rollout), desired, additional.to_vec());
-        succeeded(
-            self.request(call, wire::router::decode_verification)
-                .await?,
-        )
+        let reply: VerifyWeightResponse = self.request(call).await?;
+        reply.into_outcome().map_err(CallError::Router)
     }
 
     /// Calls `SetHeaderRoute`.
@@ -199,7 +195,7 @@ impl MetricClient {
             analysis_run: run.clone(),
             metric: metric.clone(),
         }));
-        self.request(call, Decoder::poll_value).await
+        self.request(call).await
     }
 
     /// Calls `Resume`.
@@ -214,7 +210,7 @@ impl MetricClient {
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
         let call = MetricCall::Resume(going_on(run, metric, measurement));
-        self.request(call, Decoder::poll_value).await
+        self.request(call).await
     }
 
     /// Calls `Terminate`.
@@ -229,7 +225,7 @@ impl MetricClient {
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
         let call = MetricCall::Terminate(going_on(run, metric, measurement));
-        self.request(call, Decoder::poll_value).await
+        self.request(call).await
     }
 
     /// Calls `GarbageCollect`.
@@ -259,7 +255,7 @@ impl MetricClient {
     pub async fn metadata(&self, metric: &Metric) -> Result<BTreeMap<String, String>, CallError> {
         let metric = metric.clone();
         let call = MetricCall::GetMetadata(Box::new(GetMetadataArgs { metric }));
-        self.request(call, Decoder::poll_value).await
+        self.request(call).await
     }
 }
 
@@ -307,12 +303,9 @@ impl StepClient {
     }
 
     async fn step(&self, call: StepCall) -> Result<StepResult, CallError> {
-        succeeded(self.request(call, wire::step::decode_result).await?)
+        let reply: StepResponse = self.request(call).await?;
+        reply.into_outcome().map_err(CallError::Router)
     }
-}
-
-fn succeeded<T>(outcome: Outcome<T>) -> Result<T, CallError> {
-    outcome.map_err(CallError::Router)
 }
 
 fn going_on(

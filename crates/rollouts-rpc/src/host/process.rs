@@ -88,9 +88,9 @@ impl PluginProcess {
         if read? == 0 {
             return Err(StartError::Exited(child.wait().await?));
         }
-        let announced = Announced::parse(&line)?;
+        let socket = announced_socket(&line)?;
         let stdout = AbortOnDropHandle::new(tokio::spawn(drain(stdout)));
-        let session = HostSession::open(UnixStream::connect(&announced.socket).await?).await?;
+        let session = HostSession::open(UnixStream::connect(socket).await?).await?;
         Ok(Self {
             session,
             child,
@@ -197,16 +197,6 @@ fn piped<T: AsyncRead>(pipe: Option<T>) -> io::Result<T> {
     pipe.ok_or_else(|| io::Error::other("the child has no pipe"))
 }
 
-/// The content of a handshake line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Announced {
-    /// The application protocol version.
-    pub version: u32,
-    /// The socket to connect to.
-    pub socket: PathBuf,
-}
-
 /// Why a first line on stdout is not an acceptable handshake line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -226,27 +216,22 @@ pub enum LineError {
     },
 }
 
-impl Announced {
-    /// Parses a handshake line.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LineError`] in the same cases in which the controller refuses the plugin.
-    pub fn parse(line: &str) -> Result<Self, LineError> {
-        let fields: Vec<_> = line.trim().split('|').collect();
-        let &[core, version, network, address, ref rest @ ..] = fields.as_slice() else {
-            return Err(LineError::Unrecognized(line.to_owned()));
-        };
-        expect("core protocol", core, "1")?;
-        expect("protocol version", version, "1")?;
-        expect("network", network, "unix")?;
-        expect("protocol", rest.first().unwrap_or(&"netrpc"), "netrpc")?;
-        expect("certificate", rest.get(1).unwrap_or(&""), "")?;
-        Ok(Self {
-            version: 1,
-            socket: address.into(),
-        })
-    }
+/// Returns the socket in a handshake line.
+///
+/// # Errors
+///
+/// Returns [`LineError`] in the same cases in which the controller refuses the plugin.
+pub fn announced_socket(line: &str) -> Result<PathBuf, LineError> {
+    let fields: Vec<_> = line.trim().split('|').collect();
+    let &[core, version, network, address, ref rest @ ..] = fields.as_slice() else {
+        return Err(LineError::Unrecognized(line.to_owned()));
+    };
+    expect("core protocol", core, "1")?;
+    expect("protocol version", version, "1")?;
+    expect("network", network, "unix")?;
+    expect("protocol", rest.first().unwrap_or(&"netrpc"), "netrpc")?;
+    expect("certificate", rest.get(1).unwrap_or(&""), "")?;
+    Ok(address.into())
 }
 
 fn expect(field: &'static str, found: &str, expected: &'static str) -> Result<(), LineError> {
@@ -266,8 +251,8 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, expect: &str) {
-        let said = match Announced::parse(line) {
-            Ok(announced) => format!("v{} {}", announced.version, announced.socket.display()),
+        let said = match announced_socket(line) {
+            Ok(socket) => socket.display().to_string(),
             Err(error) => error.to_string(),
         };
         assert_eq!(said, expect);
@@ -275,9 +260,9 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_the_controller_reads_it() {
-        check("1|1|unix|/tmp/p|netrpc|\n", "v1 /tmp/p");
-        check("1|1|unix|/tmp/p|netrpc||true", "v1 /tmp/p");
-        check("1|1|unix|/tmp/p", "v1 /tmp/p");
+        check("1|1|unix|/tmp/p|netrpc|\n", "/tmp/p");
+        check("1|1|unix|/tmp/p|netrpc||true", "/tmp/p");
+        check("1|1|unix|/tmp/p", "/tmp/p");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 
 use futures::AsyncWrite as _;
-use gob::{Decoder, Encoder, GobType};
+use gob::{Encoder, GobType};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -117,7 +117,7 @@ impl HostSession {
     pub async fn control<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned + Send + 'static,
+        T: DeserializeOwned,
     {
         self.control.call(service_method, argument).await
     }
@@ -180,8 +180,7 @@ impl AnyClient {
         let encode = |gob: &mut Encoder, out: &mut Vec<u8>| {
             wire::router::encode_call(RouterCall::Type, gob, out)
         };
-        let call = self.0.call_with("Plugin.Type", encode, Decoder::poll_value);
-        call.await
+        self.0.call_with("Plugin.Type", encode).await
     }
 
     /// Calls any method with any argument.
@@ -192,7 +191,7 @@ impl AnyClient {
     pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned + Send + 'static,
+        T: DeserializeOwned,
     {
         self.0.call(service_method, argument).await
     }

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gob::{DecodeError, Decoder, EncodeError, Encoder, GobType};
+use gob::{DecodeError, Decoder, EncodeError, Encoder, GobType, Raw};
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
 };
@@ -51,14 +51,14 @@ pub enum CallError {
 /// The future of a call may be dropped at any time. The bytes of a call are queued completely or not at all, and a task writes the
 /// queue, so a dropped future never leaves half a message on the stream.
 pub(crate) struct RpcClient {
-    calls: Mutex<Calls>,
+    calls: Mutex<Sending>,
     queue: mpsc::Sender<Vec<u8>>,
     pending: Arc<Pending>,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
 /// State of the sending direction. The lock keeps definitions before the values that use them.
-struct Calls {
+struct Sending {
     gob: Encoder,
     next_seq: u64,
 }
@@ -67,7 +67,10 @@ struct Calls {
 const QUEUE: usize = 8;
 
 /// The calls that wait for their reply, or `None` after the stream ended.
-type Pending = Mutex<Option<HashMap<u64, Box<dyn Reply>>>>;
+type Pending = Mutex<Option<HashMap<u64, oneshot::Sender<Received>>>>;
+
+/// The header and the body of a reply. The caller knows the type of the body.
+type Received = (Response, Raw);
 
 impl RpcClient {
     pub(crate) fn new<IO>(io: IO) -> Self
@@ -93,7 +96,7 @@ impl RpcClient {
             }
         };
         Self {
-            calls: Mutex::new(Calls {
+            calls: Mutex::new(Sending {
                 gob: Encoder::new(),
                 next_seq: 0,
             }),
@@ -114,34 +117,33 @@ impl RpcClient {
     ) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned + Send + 'static,
+        T: DeserializeOwned,
     {
         let encode = |gob: &mut Encoder, out: &mut Vec<u8>| gob.encode(argument, out);
-        self.call_with(service_method, encode, Decoder::poll_value)
-            .await
+        self.call_with(service_method, encode).await
     }
 
-    /// Calls `service_method` and waits for the reply. `encode` appends the argument, and `decode` reads the body of the reply.
+    /// Calls `service_method` and waits for the reply. `encode` appends the argument.
     ///
     /// Dropping the future gives up on the reply; the call may or may not be made.
-    pub(crate) async fn call_with<T: Send + 'static>(
+    pub(crate) async fn call_with<T: DeserializeOwned>(
         &self,
         service_method: &str,
         encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
-        decode: Decode<T>,
     ) -> Result<T, CallError> {
         let place = self.queue.reserve().await;
         let place = place.map_err(|_| CallError::Shutdown)?;
-        let (reply, result) = oneshot::channel();
-        let reply = Box::new(Waiting {
-            decode,
-            reply: Some(reply),
-        });
+        let (reply, received) = oneshot::channel();
         self.enqueue(place, service_method, encode, reply)?;
-        let reply = timeout(REPLY_TIMEOUT, result)
+        let received = timeout(REPLY_TIMEOUT, received)
             .await
             .map_err(|_| CallError::Timeout)?;
-        reply.map_err(|_| CallError::Shutdown)?
+        let (header, body) = received.map_err(|_| CallError::Shutdown)?;
+        if header.error.is_empty() {
+            body.decode().map_err(CallError::Reply)
+        } else {
+            Err(CallError::Refused(header.error))
+        }
     }
 
     fn enqueue(
@@ -149,10 +151,10 @@ impl RpcClient {
         place: mpsc::Permit<'_, Vec<u8>>,
         service_method: &str,
         encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
-        reply: Box<dyn Reply>,
+        reply: oneshot::Sender<Received>,
     ) -> Result<(), CallError> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let Calls { gob, next_seq } = &mut *calls;
+        let Sending { gob, next_seq } = &mut *calls;
         let seq = *next_seq;
         let header = Request {
             service_method: service_method.to_owned(),
@@ -199,24 +201,14 @@ async fn read_replies<IO: AsyncRead>(
     pending: &Pending,
 ) -> io::Result<()> {
     let mut gob = Decoder::new(LIMITS);
-    let mut current: Option<(String, Box<dyn Reply>)> = None;
+    let mut header = None;
     let mut chunk = vec![0; 16 * 1024];
     loop {
-        loop {
-            let (error, mut reply) = match current.take() {
-                Some(current) => current,
-                None => match gob.poll_value::<Response>().map_err(io::Error::other)? {
-                    Some(header) => (header.error, caller(pending, header.seq)),
-                    None => break,
-                },
-            };
-            if !reply
-                .poll_body(&error, &mut gob)
-                .map_err(io::Error::other)?
-            {
-                current = Some((error, reply));
-                break;
-            }
+        while let Some(reply) = poll_reply(&mut gob, &mut header).map_err(io::Error::other)? {
+            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+            let caller = pending.as_mut().and_then(|all| all.remove(&reply.0.seq));
+            // As in Go, a reply to an unknown call is skipped. A caller may have dropped its future.
+            let _ = caller.map(|caller| caller.send(reply));
         }
         match reader.read(&mut chunk).await? {
             0 => return Ok(()),
@@ -227,52 +219,17 @@ async fn read_replies<IO: AsyncRead>(
     }
 }
 
-fn caller(pending: &Pending, seq: u64) -> Box<dyn Reply> {
-    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
-    let waiting = pending.as_mut().and_then(|pending| pending.remove(&seq));
-    // As in Go, a reply to an unknown call is skipped with its body.
-    waiting.unwrap_or_else(|| {
-        Box::new(Waiting::<IgnoredAny> {
-            decode: Decoder::poll_value,
-            reply: None,
-        })
-    })
-}
-
-/// Decodes the body of a reply. `None` means that more bytes are needed.
-pub(crate) type Decode<T> = fn(&mut Decoder) -> Result<Option<T>, DecodeError>;
-
-/// A call that waits for its reply, whatever the type of the reply.
-trait Reply: Send {
-    /// Decodes the body and sends it to the caller. Returns false if more bytes are needed.
-    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, DecodeError>;
-}
-
-struct Waiting<T> {
-    decode: Decode<T>,
-    reply: Option<oneshot::Sender<Result<T, CallError>>>,
-}
-
-impl<T: Send> Reply for Waiting<T> {
-    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, DecodeError> {
-        let result = if error.is_empty() {
-            match (self.decode)(gob) {
-                Ok(None) => return Ok(false),
-                Ok(Some(body)) => Ok(body),
-                Err(fatal) if fatal.is_fatal() => return Err(fatal),
-                Err(mismatch) => Err(CallError::Reply(mismatch)),
-            }
-        } else {
-            // The body of an error reply is empty.
-            if gob.poll_value::<IgnoredAny>()?.is_none() {
-                return Ok(false);
-            }
-            Err(CallError::Refused(error.to_owned()))
-        };
-        if let Some(reply) = self.reply.take() {
-            // The caller may have dropped its future.
-            let _ = reply.send(result);
-        }
-        Ok(true)
+/// Returns the next reply, or `None` if more bytes are needed. `header` is that of the reply whose body is not complete.
+fn poll_reply(
+    gob: &mut Decoder,
+    header: &mut Option<Response>,
+) -> Result<Option<Received>, DecodeError> {
+    if header.is_none() {
+        *header = gob.poll_value()?;
     }
+    if header.is_none() {
+        return Ok(None);
+    }
+    let body = gob.poll_value()?;
+    Ok(body.and_then(|body| Some((header.take()?, body))))
 }

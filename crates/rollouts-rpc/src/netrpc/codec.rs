@@ -42,12 +42,6 @@ pub(crate) struct Incoming<C> {
     pub(super) bytes: usize,
 }
 
-/// Encodes the plugin's direction of a stream.
-#[derive(Debug)]
-pub(crate) struct ReplyEncoder {
-    gob: Encoder,
-}
-
 impl CallDecoder {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
@@ -118,37 +112,29 @@ impl CallDecoder {
     }
 }
 
-impl ReplyEncoder {
-    pub(crate) fn new() -> Self {
-        Self {
-            gob: Encoder::new(),
+/// Returns the bytes of one reply, header and body together. An error must be one line and not empty.
+///
+/// # Errors
+///
+/// Returns `Err` if gob cannot represent the body. The stream is unchanged and can carry another reply.
+pub(super) fn encode_reply<B: Body>(
+    gob: &mut Encoder,
+    call: &Request,
+    outcome: Result<&B, &str>,
+) -> Result<Vec<u8>, EncodeError> {
+    let header = Response {
+        service_method: call.service_method.clone(),
+        seq: call.seq,
+        error: outcome.err().map_or_else(String::new, str::to_owned),
+    };
+    let mut out = Vec::new();
+    gob.atomically(&mut out, |gob, out| {
+        gob.encode(&header, out)?;
+        match outcome {
+            Ok(body) => body.encode(gob, out),
+            // As in Go, an error reply has a body too, and the host discards it.
+            Err(_) => gob.encode(&(), out),
         }
-    }
-
-    /// Returns the bytes of one reply, header and body together. An error must be one line and not empty.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Err` if gob cannot represent the body. The stream is unchanged and can carry another reply.
-    pub(super) fn encode<B: Body>(
-        &mut self,
-        call: &Request,
-        outcome: Result<&B, &str>,
-    ) -> Result<Vec<u8>, EncodeError> {
-        let header = Response {
-            service_method: call.service_method.clone(),
-            seq: call.seq,
-            error: outcome.err().map_or_else(String::new, str::to_owned),
-        };
-        let mut out = Vec::new();
-        self.gob.atomically(&mut out, |gob, out| {
-            gob.encode(&header, out)?;
-            match outcome {
-                Ok(body) => body.encode(gob, out),
-                // As in Go, an error reply has a body too, and the host discards it.
-                Err(_) => gob.encode(&(), out),
-            }
-        })?;
-        Ok(out)
-    }
+    })?;
+    Ok(out)
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
+use gob::Encoder;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, WriteHalf};
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::compat::Compat;
 use tracing::warn;
 
-use super::codec::{CallDecoder, Incoming, ReplyEncoder, Request};
+use super::codec::{CallDecoder, Incoming, Request, encode_reply};
 use super::{Body, Fault, Service};
 use crate::error::error_chain;
 use crate::write_deadline;
@@ -105,7 +106,7 @@ where
     let (mut reader, writer) = tokio::io::split(io);
     let replies = Arc::new(Replies {
         service,
-        writer: Mutex::new((ReplyEncoder::new(), writer)),
+        writer: Mutex::new((Encoder::new(), writer)),
     });
     let mut decoder = CallDecoder::new(S::LIMITS);
     let mut running = Running {
@@ -255,7 +256,7 @@ where
 struct Replies<S, IO> {
     service: Arc<S>,
     /// One lock over both: definitions must precede the values that use them, and the body of a reply must follow its header.
-    writer: Mutex<(ReplyEncoder, WriteHalf<IO>)>,
+    writer: Mutex<(Encoder, WriteHalf<IO>)>,
 }
 
 impl<S, IO> Replies<S, IO>
@@ -297,17 +298,17 @@ where
 }
 
 fn encode<R: Body>(
-    encoder: &mut ReplyEncoder,
+    encoder: &mut Encoder,
     header: &Request,
     outcome: &Result<R, Fault>,
 ) -> Result<Vec<u8>, gob::EncodeError> {
     match outcome {
-        Ok(reply) => encoder.encode(header, Ok(reply)),
+        Ok(reply) => encode_reply(encoder, header, Ok(reply)),
         Err(fault) => {
             let error = error_chain(fault);
             let (method, seq) = (&header.service_method, header.seq);
             warn!(method, seq, error, "call refused");
-            encoder.encode::<R>(header, Err(&error))
+            encode_reply::<R>(encoder, header, Err(&error))
         }
     }
 }

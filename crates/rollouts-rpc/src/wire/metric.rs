@@ -38,7 +38,7 @@ gob::gob_struct! {
 
 gob::gob_interface! {
     /// The argument of every method: a Go `any` under its registered name.
-    enum Args {
+    enum MetricArgument {
         Run(RunArgs) as "RunArgs",
         TerminateAndResume(TerminateAndResumeArgs) as "TerminateAndResumeArgs",
         GarbageCollect(GarbageCollectArgs) as "GarbageCollectArgs",
@@ -53,27 +53,31 @@ pub(crate) fn decode_call(method: MetricMethod, stream: &mut Decoder) -> Decoded
 }
 
 /// Converts the argument of a call; `None` is Go's nil.
-fn metric_call(method: MetricMethod, args: Option<Args>) -> Result<MetricCall, Fault> {
+fn metric_call(method: MetricMethod, args: Option<MetricArgument>) -> Result<MetricCall, Fault> {
     use MetricMethod::{GarbageCollect, GetMetadata, InitPlugin, Resume, Run, Terminate, Type};
     Ok(match (method, args) {
         // The Go server ignores the argument of these two methods.
         (InitPlugin, _) => MetricCall::InitPlugin,
         (Type, _) => MetricCall::Type,
-        (Run, Some(Args::Run(args))) => MetricCall::Run(args.into()),
-        (Resume, Some(Args::TerminateAndResume(args))) => MetricCall::Resume(args.into()),
-        (Terminate, Some(Args::TerminateAndResume(args))) => MetricCall::Terminate(args.into()),
-        (GarbageCollect, Some(Args::GarbageCollect(args))) if args.limit < 0 => {
+        (Run, Some(MetricArgument::Run(args))) => MetricCall::Run(args.into()),
+        (Resume, Some(MetricArgument::TerminateAndResume(args))) => MetricCall::Resume(args.into()),
+        (Terminate, Some(MetricArgument::TerminateAndResume(args))) => {
+            MetricCall::Terminate(args.into())
+        }
+        (GarbageCollect, Some(MetricArgument::GarbageCollect(args))) if args.limit < 0 => {
             return Err(Fault::Argument {
                 method: "Plugin.GarbageCollect".to_owned(),
                 reason: format!("the limit is {}", args.limit),
             });
         }
-        (GarbageCollect, Some(Args::GarbageCollect(args))) => {
+        (GarbageCollect, Some(MetricArgument::GarbageCollect(args))) => {
             MetricCall::GarbageCollect(args.into())
         }
-        (GetMetadata, Some(Args::GetMetadata(args))) => MetricCall::GetMetadata(args.into()),
+        (GetMetadata, Some(MetricArgument::GetMetadata(args))) => {
+            MetricCall::GetMetadata(args.into())
+        }
         (_, args) => {
-            let found = args.as_ref().map(Args::registered_name);
+            let found = args.as_ref().map(MetricArgument::registered_name);
             return Err(other_argument(method, found));
         }
     })
@@ -110,12 +114,12 @@ pub(crate) fn encode_call(
 ) -> Result<(), EncodeError> {
     let args = match call {
         MetricCall::InitPlugin | MetricCall::Type => None,
-        MetricCall::Run(args) => Some(Args::Run(*args)),
+        MetricCall::Run(args) => Some(MetricArgument::Run(*args)),
         MetricCall::Resume(args) | MetricCall::Terminate(args) => {
-            Some(Args::TerminateAndResume(*args))
+            Some(MetricArgument::TerminateAndResume(*args))
         }
-        MetricCall::GarbageCollect(args) => Some(Args::GarbageCollect(*args)),
-        MetricCall::GetMetadata(args) => Some(Args::GetMetadata(*args)),
+        MetricCall::GarbageCollect(args) => Some(MetricArgument::GarbageCollect(*args)),
+        MetricCall::GetMetadata(args) => Some(MetricArgument::GetMetadata(*args)),
     };
     encoder.encode(&args, out)
 }
@@ -125,7 +129,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_refused(method: MetricMethod, args: Option<Args>, expect: &str) {
+    fn check_refused(method: MetricMethod, args: Option<MetricArgument>, expect: &str) {
         let fault = metric_call(method, args).unwrap_err();
         assert!(fault.to_string().ends_with(expect), "{fault}");
     }
@@ -135,7 +139,7 @@ mod tests {
         check_refused(MetricMethod::Run, None, "it is nil");
         check_refused(
             MetricMethod::Resume,
-            Some(Args::Run(Default::default())),
+            Some(MetricArgument::Run(Default::default())),
             "it is RunArgs",
         );
     }
@@ -148,7 +152,7 @@ mod tests {
         };
         check_refused(
             MetricMethod::GarbageCollect,
-            Some(Args::GarbageCollect(args)),
+            Some(MetricArgument::GarbageCollect(args)),
             "the limit is -1",
         );
     }

@@ -1,8 +1,8 @@
 //! The calls and replies of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts).
 
-#[cfg(feature = "host")]
-use gob::{DecodeError, EncodeError, Encoder};
 use gob::{Decoder, WithRaw};
+#[cfg(feature = "host")]
+use gob::{EncodeError, Encoder};
 
 #[cfg(feature = "host")]
 use super::{Outcome, sent};
@@ -40,7 +40,7 @@ gob::gob_struct! {
         rollout: WithRaw<Rollout> as "Rollout",
     }
 
-    pub(super) struct VerifyWeightResponse as "VerifyWeightResponse" {
+    pub(crate) struct VerifyWeightResponse as "VerifyWeightResponse" {
         /// 0 not verified, 1 verified, 2 not implemented (`RpcVerified` in `utils/plugin/types`).
         verified: i32 as "Verified",
         err: RpcError as "Err",
@@ -49,7 +49,7 @@ gob::gob_struct! {
 
 gob::gob_interface! {
     /// The argument of every method: a Go `any` under its registered name.
-    enum Args {
+    enum RouterArgument {
         UpdateHash(UpdateHashArgs) as "UpdateHashArgs",
         Weight(WeightArgs) as "SetWeightAndVerifyWeightArgs",
         SetHeader(SetHeaderArgs) as "SetHeaderArgs",
@@ -67,12 +67,12 @@ pub(crate) fn decode_call(method: RouterMethod, stream: &mut Decoder) -> Decoded
 }
 
 /// Converts the argument of a call; `None` is Go's nil.
-fn router_call(method: RouterMethod, args: Option<Args>) -> Result<RouterCall, Fault> {
+fn router_call(method: RouterMethod, args: Option<RouterArgument>) -> Result<RouterCall, Fault> {
     match (method, args) {
         // The Go server ignores the argument of these two methods.
         (RouterMethod::InitPlugin, _) => Ok(RouterCall::InitPlugin),
         (RouterMethod::Type, _) => Ok(RouterCall::Type),
-        (RouterMethod::UpdateHash, Some(Args::UpdateHash(args))) => {
+        (RouterMethod::UpdateHash, Some(RouterArgument::UpdateHash(args))) => {
             let hashes = PodHashes {
                 canary: args.canary_hash,
                 stable: args.stable_hash,
@@ -83,25 +83,25 @@ fn router_call(method: RouterMethod, args: Option<Args>) -> Result<RouterCall, F
                 args.additional_destinations,
             ))
         }
-        (RouterMethod::SetWeight, Some(Args::Weight(args))) => {
+        (RouterMethod::SetWeight, Some(RouterArgument::Weight(args))) => {
             let (rollout, desired, additional) = weight(args);
             Ok(RouterCall::SetWeight(rollout, desired, additional))
         }
-        (RouterMethod::VerifyWeight, Some(Args::Weight(args))) => {
+        (RouterMethod::VerifyWeight, Some(RouterArgument::Weight(args))) => {
             let (rollout, desired, additional) = weight(args);
             Ok(RouterCall::VerifyWeight(rollout, desired, additional))
         }
-        (RouterMethod::SetHeaderRoute, Some(Args::SetHeader(args))) => Ok(
+        (RouterMethod::SetHeaderRoute, Some(RouterArgument::SetHeader(args))) => Ok(
             RouterCall::SetHeaderRoute(received(args.rollout), args.set_header_route),
         ),
-        (RouterMethod::SetMirrorRoute, Some(Args::SetMirror(args))) => Ok(
+        (RouterMethod::SetMirrorRoute, Some(RouterArgument::SetMirror(args))) => Ok(
             RouterCall::SetMirrorRoute(received(args.rollout), args.set_mirror_route),
         ),
-        (RouterMethod::RemoveManagedRoutes, Some(Args::RemoveManagedRoutes(args))) => {
+        (RouterMethod::RemoveManagedRoutes, Some(RouterArgument::RemoveManagedRoutes(args))) => {
             Ok(RouterCall::RemoveManagedRoutes(received(args.rollout)))
         }
         (_, args) => {
-            let found = args.as_ref().map(Args::registered_name);
+            let found = args.as_ref().map(RouterArgument::registered_name);
             Err(other_argument(method, found))
         }
     }
@@ -139,7 +139,7 @@ pub(crate) fn encode_call(
     let args = match call {
         RouterCall::InitPlugin | RouterCall::Type => None,
         RouterCall::UpdateHash(rollout, hashes, additional_destinations) => {
-            Some(Args::UpdateHash(UpdateHashArgs {
+            Some(RouterArgument::UpdateHash(UpdateHashArgs {
                 rollout: sent(*rollout),
                 canary_hash: hashes.canary,
                 stable_hash: hashes.stable,
@@ -148,46 +148,44 @@ pub(crate) fn encode_call(
         }
         RouterCall::SetWeight(rollout, desired, additional_destinations)
         | RouterCall::VerifyWeight(rollout, desired, additional_destinations) => {
-            Some(Args::Weight(WeightArgs {
+            Some(RouterArgument::Weight(WeightArgs {
                 rollout: sent(*rollout),
                 desired_weight: desired.value,
                 additional_destinations,
             }))
         }
         RouterCall::SetHeaderRoute(rollout, set_header_route) => {
-            Some(Args::SetHeader(SetHeaderArgs {
+            Some(RouterArgument::SetHeader(SetHeaderArgs {
                 rollout: sent(*rollout),
                 set_header_route,
             }))
         }
         RouterCall::SetMirrorRoute(rollout, set_mirror_route) => {
-            Some(Args::SetMirror(SetMirrorArgs {
+            Some(RouterArgument::SetMirror(SetMirrorArgs {
                 rollout: sent(*rollout),
                 set_mirror_route,
             }))
         }
-        RouterCall::RemoveManagedRoutes(rollout) => {
-            Some(Args::RemoveManagedRoutes(RemoveManagedRoutesArgs {
+        RouterCall::RemoveManagedRoutes(rollout) => Some(RouterArgument::RemoveManagedRoutes(
+            RemoveManagedRoutesArgs {
                 rollout: sent(*rollout),
-            }))
-        }
+            },
+        )),
     };
     encoder.encode(&args, out)
 }
 
-/// Decodes the reply to VerifyWeight. A number that no released controller knows counts as not verified.
 #[cfg(feature = "host")]
-pub(crate) fn decode_verification(
-    stream: &mut Decoder,
-) -> Result<Option<Outcome<Verification>>, DecodeError> {
-    let reply: Option<VerifyWeightResponse> = stream.poll_value()?;
-    Ok(reply.map(|reply| {
-        reply.err.into_outcome().map(|()| match reply.verified {
+impl VerifyWeightResponse {
+    /// Converts the reply. A number that no released controller knows counts as not verified.
+    pub(crate) fn into_outcome(self) -> Outcome<Verification> {
+        self.err.into_outcome()?;
+        Ok(match self.verified {
             1 => Verification::Verified,
             2 => Verification::NotImplemented,
             _ => Verification::NotVerified,
         })
-    }))
+    }
 }
 
 #[cfg(test)]
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_refused(method: RouterMethod, args: Option<Args>, expect: &str) {
+    fn check_refused(method: RouterMethod, args: Option<RouterArgument>, expect: &str) {
         let fault = router_call(method, args).unwrap_err();
         assert!(fault.to_string().ends_with(expect), "{fault}");
     }
@@ -231,7 +229,7 @@ mod tests {
     #[test]
     fn an_argument_of_another_method_is_refused_by_name() {
         check_refused(RouterMethod::SetWeight, None, "it is nil");
-        let args = Args::UpdateHash(Default::default());
+        let args = RouterArgument::UpdateHash(Default::default());
         check_refused(
             RouterMethod::SetWeight,
             Some(args.clone()),
@@ -246,7 +244,7 @@ mod tests {
 
     #[test]
     fn methods_without_arguments_accept_any_argument() {
-        let args = Args::UpdateHash(Default::default());
+        let args = RouterArgument::UpdateHash(Default::default());
         assert_eq!(router_call(RouterMethod::Type, None), Ok(RouterCall::Type));
         assert_eq!(
             router_call(RouterMethod::InitPlugin, Some(args)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gob::{Bytes, Decoder, WithRaw};
 #[cfg(feature = "host")]
-use gob::{DecodeError, EncodeError, Encoder};
+use gob::{EncodeError, Encoder};
 
 #[cfg(feature = "host")]
 use super::{Outcome, sent};
@@ -23,7 +23,7 @@ gob::gob_struct! {
         context: StepContext as "Context",
     }
 
-    pub(super) struct StepResponse as "Response" {
+    pub(crate) struct StepResponse as "Response" {
         result: RpcStepResult as "Result",
         error: RpcError as "Error",
     }
@@ -39,7 +39,7 @@ gob::gob_struct! {
 
 gob::gob_interface! {
     /// The argument of every method: a Go `any` under its registered name.
-    enum Args {
+    enum StepArgument {
         Run(StepArgs) as "step.RunArgs",
         Terminate(StepArgs) as "step.TerminateArgs",
         Abort(StepArgs) as "step.AbortArgs",
@@ -53,19 +53,21 @@ pub(crate) fn decode_call(method: StepMethod, stream: &mut Decoder) -> Decoded<S
 }
 
 /// Converts the argument of a call; `None` is Go's nil.
-fn step_call(method: StepMethod, args: Option<Args>) -> Result<StepCall, Fault> {
+fn step_call(method: StepMethod, args: Option<StepArgument>) -> Result<StepCall, Fault> {
     use StepMethod::{Abort, InitPlugin, Run, Terminate, Type};
     Ok(match (method, args) {
         // The Go server ignores the argument of these two methods.
         (InitPlugin, _) => StepCall::InitPlugin,
         (Type, _) => StepCall::Type,
-        (Run, Some(Args::Run(args))) => StepCall::Run(received(args.rollout), args.context),
-        (Terminate, Some(Args::Terminate(args))) => {
+        (Run, Some(StepArgument::Run(args))) => StepCall::Run(received(args.rollout), args.context),
+        (Terminate, Some(StepArgument::Terminate(args))) => {
             StepCall::Terminate(received(args.rollout), args.context)
         }
-        (Abort, Some(Args::Abort(args))) => StepCall::Abort(received(args.rollout), args.context),
+        (Abort, Some(StepArgument::Abort(args))) => {
+            StepCall::Abort(received(args.rollout), args.context)
+        }
         (_, args) => {
-            let found = args.as_ref().map(Args::registered_name);
+            let found = args.as_ref().map(StepArgument::registered_name);
             return Err(other_argument(method, found));
         }
     })
@@ -112,11 +114,13 @@ pub(crate) fn encode_call(
 ) -> Result<(), EncodeError> {
     let args = match call {
         StepCall::InitPlugin | StepCall::Type => None,
-        StepCall::Run(rollout, context) => Some(Args::Run(step_args(*rollout, context))),
+        StepCall::Run(rollout, context) => Some(StepArgument::Run(step_args(*rollout, context))),
         StepCall::Terminate(rollout, context) => {
-            Some(Args::Terminate(step_args(*rollout, context)))
+            Some(StepArgument::Terminate(step_args(*rollout, context)))
         }
-        StepCall::Abort(rollout, context) => Some(Args::Abort(step_args(*rollout, context))),
+        StepCall::Abort(rollout, context) => {
+            Some(StepArgument::Abort(step_args(*rollout, context)))
+        }
     };
     encoder.encode(&args, out)
 }
@@ -127,13 +131,12 @@ fn step_args(rollout: Rollout, context: StepContext) -> StepArgs {
     StepArgs { rollout, context }
 }
 
-/// Decodes the reply to Run, Terminate and Abort.
 #[cfg(feature = "host")]
-pub(crate) fn decode_result(
-    stream: &mut Decoder,
-) -> Result<Option<Outcome<StepResult>>, DecodeError> {
-    let reply: Option<StepResponse> = stream.poll_value()?;
-    Ok(reply.map(|reply| reply.error.into_outcome().map(|()| reply.result.into())))
+impl StepResponse {
+    pub(crate) fn into_outcome(self) -> Outcome<StepResult> {
+        self.error.into_outcome()?;
+        Ok(self.result.into())
+    }
 }
 
 /// A phase that a controller would refuse becomes `Error`, and a status that is not JSON becomes `None`.
@@ -159,7 +162,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_refused(method: StepMethod, args: Option<Args>, expect: &str) {
+    fn check_refused(method: StepMethod, args: Option<StepArgument>, expect: &str) {
         let fault = step_call(method, args).unwrap_err();
         assert!(fault.to_string().ends_with(expect), "{fault}");
     }
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn an_argument_of_another_method_is_refused_by_name() {
         check_refused(StepMethod::Run, None, "it is nil");
-        let args = Args::Abort(Default::default());
+        let args = StepArgument::Abort(Default::default());
         check_refused(StepMethod::Terminate, Some(args), "it is step.AbortArgs");
     }
 }

@@ -170,7 +170,7 @@ async fn a_panic_is_a_record_on_one_line() {
     // These fields differ from build to build.
     let message = record["@message"].as_str().unwrap().to_owned();
     let (message, fields) = message.split_once(" location=").unwrap();
-    assert!(fields.contains(" thread=") && fields.contains(" backtrace="));
+    assert!(fields.contains(" thread="), "{fields}");
     record["@message"] = message.into();
     assert_snapshot!(record, @r#"{"@level":"error","@message":"panic: index 3\nof 50%","@module":"panic"}"#);
 }
