@@ -595,11 +595,13 @@ mod tests {
         check(&config("a: {requestsWith: {x: b}}, b: {}"), None);
         check(
             &config("a: {requestsWith: {y: b}}, b: {}"),
-            Some("profiles.a.requestsWith.y passes requests to profile b, no source of which"),
+            Some(
+                "profiles.a.requestsWith.y passes requests to profile b, but none of its sources has",
+            ),
         );
         check(
             &config("a: {requestsWith: {x: b}}, b: {sources: [rollouts]}"),
-            Some("no source of which"),
+            Some("none of its sources has"),
         );
         check(
             &config("a: {requestsWith: {selector: b}}, b: {sources: [rollouts]}"),
