@@ -31,10 +31,7 @@ fuzz_target!(|input: &[u8]| {
                 let socket = env.socket_dir().join("pluginAbC123");
                 let line = negotiated.handshake_line(&socket, Protocol::NetRpc);
                 assert_eq!(line.find('\n'), Some(line.len() - 1), "{line:?}");
-                assert_eq!(
-                    announced_socket(&line).expect("a host reads it"),
-                    socket
-                );
+                assert_eq!(announced_socket(&line).expect("a host reads it"), socket);
             }
             Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
         }

@@ -15,8 +15,7 @@ use strict_json::{Block, Problem};
 pub use self::challenge::{Bearer, Challenge, Token};
 pub use self::keychain::{Credentials, Keychain, KeychainError};
 pub use self::manifest::{
-    ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
-    platform_of, unknown,
+    ACCEPT, Choice, Digest, Unknown, check_manifest, choose, is_tag_list, platform_of, unknown,
 };
 use self::reference::is_repository;
 pub use self::reference::{Platform, Proof, Reference};

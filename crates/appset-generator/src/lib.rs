@@ -52,8 +52,8 @@ pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 pub use image_digests::{
     ACCEPT, Bearer, Challenge, Choice, Credentials, Digest, Found, ImageDigests, ImageQuery,
-    Keychain, KeychainError, Platform, Proof, Reference, RegistryError, Token, Unknown,
-    check_manifest, choose, is_tag_list, platform_of, unknown,
+    Keychain, KeychainError, Platform, Proof, Reference, Token, Unknown, check_manifest, choose,
+    is_tag_list, platform_of, unknown,
 };
 pub use request::Request;
 pub use rollout_types::Rollout;

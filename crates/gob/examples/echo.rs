@@ -74,7 +74,6 @@ const LIMITS: Limits = Limits {
     depth: 64,
     interface_depth: 8,
     elements: 100_000,
-    ..Limits::STRICT
 };
 
 fn main() -> Result<(), Box<dyn Error>> {

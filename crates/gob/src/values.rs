@@ -52,10 +52,6 @@ impl de::Visitor<'_> for BytesVisitor {
     fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
         Ok(Bytes(bytes.to_vec()))
     }
-
-    fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
-        Ok(Bytes(bytes))
-    }
 }
 
 // Seconds from 0001-01-01T00:00:00Z, Go's zero time, to 1970-01-01T00:00:00Z.
@@ -96,19 +92,6 @@ impl Time {
             unix_seconds: seconds,
             ..Self::default()
         }
-    }
-
-    /// Returns whether this is Go's zero time in any zone (Go `Time.IsZero`).
-    ///
-    /// ```
-    /// use gob::Time;
-    ///
-    /// let zero = Time::default();
-    /// assert!(zero.is_zero() && Time { offset_seconds: Some(3600), ..zero }.is_zero());
-    /// assert!(!Time { nanos: 1, ..zero }.is_zero() && !Time::from_unix(0).is_zero());
-    /// ```
-    pub fn is_zero(&self) -> bool {
-        self.unix_seconds == -YEAR_ONE_TO_UNIX && self.nanos == 0
     }
 
     /// The encoding of Go's zero time.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::error::PluginError;
-use crate::metric_provider::Measurement;
+use crate::metric_provider::{AnalysisRun, Measurement, Metric};
 use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
-use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 
 /// The methods of one kind of plugin.
 pub(crate) trait Method: Copy + Send + Sync + 'static {
@@ -155,6 +154,29 @@ pub(crate) enum MetricCall {
     Terminate(Box<TerminateAndResumeArgs>),
     GarbageCollect(Box<GarbageCollectArgs>),
     GetMetadata(Box<GetMetadataArgs>),
+}
+
+gob::gob_struct! {
+    pub(crate) struct RunArgs as "RunArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
+    }
+
+    pub(crate) struct TerminateAndResumeArgs as "TerminateAndResumeArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
+        pub(crate) measurement: Measurement as "Measurement",
+    }
+
+    pub(crate) struct GarbageCollectArgs as "GarbageCollectArgs" {
+        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
+        pub(crate) metric: Metric as "Metric",
+        pub(crate) limit: i64 as "Limit",
+    }
+
+    pub(crate) struct GetMetadataArgs as "GetMetadataArgs" {
+        pub(crate) metric: Metric as "Metric",
+    }
 }
 
 /// A call to a step plugin, with its arguments.

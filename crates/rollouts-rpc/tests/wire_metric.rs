@@ -230,7 +230,7 @@ async fn a_panic_fails_only_its_call() {
     let (run, metric) = (AnalysisRun::default(), Metric::default());
     match client.run(&run, &metric).await {
         Err(CallError::Refused(text)) => {
-            assert_eq!(text, "Run panicked: no luck; the plugin's log says where")
+            assert_eq!(text, "Run panicked: no luck; the plugin's log says where");
         }
         other => panic!("{other:?}"),
     }

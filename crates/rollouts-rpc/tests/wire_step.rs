@@ -159,7 +159,7 @@ async fn a_call_that_hangs_ends_at_its_deadline() {
 async fn a_panic_fails_only_its_call() {
     match run(Minimal::Panics).await {
         CallError::Refused(text) => {
-            assert_eq!(text, "Run panicked: no luck; the plugin's log says where")
+            assert_eq!(text, "Run panicked: no luck; the plugin's log says where");
         }
         other => panic!("{other:?}"),
     }

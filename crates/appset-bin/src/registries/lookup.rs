@@ -65,7 +65,7 @@ impl ImageClient<'_> {
     }
 
     async fn of_manifest(&self, answer: &Answer) -> Result<Digest, Stop> {
-        check_manifest(answer.body()).map_err(|error| self.failure(error.to_string()))?;
+        check_manifest(answer.body()).map_err(|what| self.failure(what))?;
         let own = self.hash(answer)?;
         let Some(platform) = &self.image.platform else {
             return Ok(own);
@@ -101,7 +101,7 @@ impl ImageClient<'_> {
             let mut next = Vec::new();
             for index in level {
                 let choice = choose(&index, platform);
-                match choice.map_err(|error| self.failure(error.to_string()))? {
+                match choice.map_err(|what| self.failure(what))? {
                     Choice::Child(child) => return Ok(child),
                     Choice::Image { .. } if self.image.trusts_single => return Ok(own.clone()),
                     Choice::Image { configuration } => {
@@ -152,7 +152,7 @@ impl ImageClient<'_> {
         let path = format!("blobs/{}", configuration.as_str());
         let answer = self.ask(Step::CONFIGURATION, Method::GET, &path).await?;
         let body = self.content(&answer, configuration)?;
-        platform_of(&body).map_err(|error| self.failure(error.to_string()))
+        platform_of(&body).map_err(|what| self.failure(what))
     }
 
     /// Returns the body of a response, after checking that it has the digest.

@@ -48,16 +48,10 @@ impl Digest {
     }
 }
 
-/// The reason why a response has no digest.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
-    /// The body is not a manifest. It may be a page of a proxy.
-    #[error("did not send an image manifest")]
-    NoManifest,
-    /// The body is not the configuration of an image.
-    #[error("did not send an image configuration")]
-    NoConfiguration,
-}
+/// Why a body has no digest: it is not a manifest, but perhaps a page of a proxy.
+const NO_MANIFEST: &str = "did not send an image manifest";
+/// Why a body has no platform.
+const NO_CONFIGURATION: &str = "did not send an image configuration";
 
 /// The image for a platform in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +76,7 @@ pub enum Choice {
 ///
 /// # Errors
 /// Returns `Err` if it has none.
-pub fn check_manifest(manifest: &[u8]) -> Result<(), RegistryError> {
+pub fn check_manifest(manifest: &[u8]) -> Result<(), &'static str> {
     parse(manifest).map(drop)
 }
 
@@ -91,11 +85,11 @@ pub fn check_manifest(manifest: &[u8]) -> Result<(), RegistryError> {
 ///
 /// # Errors
 /// Returns `Err` if it is not a manifest.
-pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, RegistryError> {
+pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, &'static str> {
     let manifest = parse(manifest)?;
     let Some(entries) = manifest.get("manifests").and_then(Value::as_array) else {
         let configuration = manifest.get("config").and_then(digest);
-        let configuration = configuration.ok_or(RegistryError::NoManifest)?;
+        let configuration = configuration.ok_or(NO_MANIFEST)?;
         return Ok(Choice::Image { configuration });
     };
     let mut nested = Vec::new();
@@ -132,9 +126,9 @@ pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, RegistryEr
 ///
 /// # Errors
 /// Returns `Err` if it is not a configuration.
-pub fn platform_of(configuration: &[u8]) -> Result<Platform, RegistryError> {
+pub fn platform_of(configuration: &[u8]) -> Result<Platform, &'static str> {
     let configuration: Value = serde_json::from_slice(configuration).unwrap_or_default();
-    Platform::read(&configuration).ok_or(RegistryError::NoConfiguration)
+    Platform::read(&configuration).ok_or(NO_CONFIGURATION)
 }
 
 impl Platform {
@@ -181,11 +175,11 @@ pub fn is_tag_list(body: &[u8]) -> bool {
     tags.is_some_and(|tags| tags.is_array() || tags.is_null())
 }
 
-fn parse(manifest: &[u8]) -> Result<Value, RegistryError> {
+fn parse(manifest: &[u8]) -> Result<Value, &'static str> {
     let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
     match manifest.get("schemaVersion") {
         Some(_) => Ok(manifest),
-        None => Err(RegistryError::NoManifest),
+        None => Err(NO_MANIFEST),
     }
 }
 
@@ -303,9 +297,9 @@ mod tests {
             Ok(Choice::Image { configuration })
         );
         for page in [&b""[..], b"<html>", b"{}", b"[2]"] {
-            assert_eq!(choose(page, &platform), Err(RegistryError::NoManifest));
-            assert_eq!(check_manifest(page), Err(RegistryError::NoManifest));
-            assert_eq!(platform_of(page), Err(RegistryError::NoConfiguration));
+            assert_eq!(choose(page, &platform), Err(NO_MANIFEST));
+            assert_eq!(check_manifest(page), Err(NO_MANIFEST));
+            assert_eq!(platform_of(page), Err(NO_CONFIGURATION));
         }
         let of = platform_of(br#"{"os":"linux","architecture":"arm64","variant":"v8"}"#).unwrap();
         assert!(platform.runs(&of));

@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use super::{Dispatch, Metrics, PluginService, Step};
 use crate::error::PluginError;
 use crate::kind::PluginKind;
-use crate::methods::{Call as _, Method as _, MetricCall, StepCall};
+use crate::methods::{
+    Call as _, GarbageCollectArgs, GetMetadataArgs, Method as _, MetricCall, RunArgs, StepCall,
+    TerminateAndResumeArgs,
+};
 use crate::metric_provider::{
     AnalysisPhase, AnalysisRun, AnalysisRunSpec, AnalysisRunStatus, Argument, Measurement, Metric,
     MetricProvider, MetricResult, Provider,
@@ -20,7 +23,6 @@ use crate::netrpc::codec::CallDecoder;
 use crate::rollout::{CanaryStep, ObjectMeta, OwnerReference, Present, Rollout, Timestamp};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
 use crate::testing::{Recording, recordings};
-use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 
 /// Decodes a recording, checks the methods, and returns the calls.
 fn replay<P: Dispatch>(recording: &Recording) -> Vec<P::Call> {

@@ -11,10 +11,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::session::GRACE;
 use crate::kind::PluginKind;
 use crate::netrpc::server::Serve;
 use crate::netrpc::{Body, Decoded, Fault, LIMITS, Service};
+
+/// How long the host has to close the connection after Quit or after a stream failed. It kills a plugin that does not exit within
+/// 2 s.
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// Serves the control stream.
 pub(crate) struct Control {

@@ -18,7 +18,7 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadC
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use super::control::{self, Control, DispensedIds, stop};
+use super::control::{self, Control, DispensedIds, GRACE, stop};
 use super::frame_guard::FrameGuard;
 use crate::kind::PluginKind;
 use crate::netrpc::server::{self, InFlightLimit, Serve, StreamError};
@@ -31,10 +31,6 @@ const MAX_STREAMS: usize = 6;
 /// The receive window of a stream: yamux's initial window. With a larger window the host could send frames above 1 MiB, which the
 /// yamux crate refuses. So the sum of all windows is limited to this value per stream.
 const WINDOW: usize = 256 * 1024;
-
-/// How long the host has to close the connection after Quit or after a stream failed. It kills a plugin that does not exit within
-/// 2 s.
-pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// Why a session ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

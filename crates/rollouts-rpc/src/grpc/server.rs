@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::debug;
 
+use crate::goplugin::control::GRACE;
 use crate::goplugin::serve::ServeError;
-use crate::goplugin::session::{GRACE, Shutdown};
+use crate::goplugin::session::Shutdown;
 use crate::write_deadline::WriteDeadline;
 
 /// Most concurrent connections. A go-plugin host has one.

@@ -9,13 +9,15 @@ use gob::{Encoder, GobType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::methods::{Call as _, Method as _, MetricCall, RouterCall, StepCall};
+use crate::methods::{
+    Call as _, GarbageCollectArgs, GetMetadataArgs, Method as _, MetricCall, RouterCall, RunArgs,
+    StepCall, TerminateAndResumeArgs,
+};
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
 use crate::netrpc::client::{CallError, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
 use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
-use crate::wire::metric::{GarbageCollectArgs, GetMetadataArgs, RunArgs, TerminateAndResumeArgs};
 use crate::wire::router::VerifyWeightResponse;
 use crate::wire::step::StepResponse;
 use crate::wire::{self, RpcError};

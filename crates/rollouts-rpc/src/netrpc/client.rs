@@ -207,8 +207,11 @@ async fn read_replies<IO: AsyncRead>(
         while let Some(reply) = poll_reply(&mut gob, &mut header).map_err(io::Error::other)? {
             let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
             let caller = pending.as_mut().and_then(|all| all.remove(&reply.0.seq));
-            // As in Go, a reply to an unknown call is skipped. A caller may have dropped its future.
-            let _ = caller.map(|caller| caller.send(reply));
+            // As in Go, a reply to an unknown call is skipped.
+            if let Some(caller) = caller {
+                // The caller may have dropped its future.
+                let _ = caller.send(reply);
+            }
         }
         match reader.read(&mut chunk).await? {
             0 => return Ok(()),

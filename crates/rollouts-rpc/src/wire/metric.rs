@@ -9,32 +9,11 @@ use gob::{EncodeError, Encoder};
 
 use super::{error_text, other_argument};
 use crate::error::PluginError;
-use crate::methods::{MetricCall, MetricMethod};
-use crate::metric_provider::{AnalysisPhase, AnalysisRun, Measurement, Metric};
+use crate::methods::{
+    GarbageCollectArgs, GetMetadataArgs, MetricCall, MetricMethod, RunArgs, TerminateAndResumeArgs,
+};
+use crate::metric_provider::{AnalysisPhase, Measurement};
 use crate::netrpc::{Decoded, Fault};
-
-gob::gob_struct! {
-    pub(crate) struct RunArgs as "RunArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-    }
-
-    pub(crate) struct TerminateAndResumeArgs as "TerminateAndResumeArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-        pub(crate) measurement: Measurement as "Measurement",
-    }
-
-    pub(crate) struct GarbageCollectArgs as "GarbageCollectArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-        pub(crate) limit: i64 as "Limit",
-    }
-
-    pub(crate) struct GetMetadataArgs as "GetMetadataArgs" {
-        pub(crate) metric: Metric as "Metric",
-    }
-}
 
 gob::gob_interface! {
     /// The argument of every method: a Go `any` under its registered name.
