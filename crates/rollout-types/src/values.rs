@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gob::{Bytes, DecodeError, GobType, Raw, Schema, SchemaRef, Time};
 use jiff::Timestamp as Moment;
@@ -72,15 +71,6 @@ impl GobType for RawJson {
 pub struct Timestamp {
     /// Seconds since 1970-01-01T00:00:00Z.
     pub unix_seconds: i64,
-}
-
-/// Drops the part of a second; a time before 1970 is 1970.
-impl From<SystemTime> for Timestamp {
-    fn from(time: SystemTime) -> Self {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        Self { unix_seconds }
-    }
 }
 
 impl fmt::Display for Timestamp {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gob::{GobType, LazyVec, Schema, SchemaRef};
 use rollout_types::{ConfigError, ObjectMeta, Present, RawJson, Timestamp};
@@ -198,8 +198,21 @@ pub(crate) fn size_of_metadata(metadata: &BTreeMap<String, String>) -> usize {
         .sum()
 }
 
-fn now() -> Option<Timestamp> {
-    Some(SystemTime::now().into())
+/// Returns the time after `wait` from now, without the part of a second.
+fn after(wait: Duration) -> Timestamp {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since_1970
+        .unwrap_or_default()
+        .saturating_add(wait)
+        .as_secs();
+    Timestamp {
+        unix_seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+    }
+}
+
+/// Returns the time of a measurement that starts or ends now.
+pub(crate) fn now() -> Option<Timestamp> {
+    Some(after(Duration::ZERO))
 }
 
 impl AnalysisRun {
@@ -318,7 +331,7 @@ impl Measurement {
     #[must_use]
     pub fn resume_in(self, wait: Duration) -> Self {
         Self {
-            resume_at: Some((SystemTime::now() + wait).into()),
+            resume_at: Some(after(wait)),
             ..self
         }
     }

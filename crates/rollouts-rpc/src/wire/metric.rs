@@ -1,7 +1,6 @@
 //! The calls and replies of a metric provider (`metricproviders/plugin/rpc/rpc.go` and `analysis_types.go` in Argo Rollouts).
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use gob::Decoder;
 #[cfg(feature = "host")]
@@ -12,7 +11,7 @@ use crate::error::PluginError;
 use crate::methods::{
     GarbageCollectArgs, GetMetadataArgs, MetricCall, MetricMethod, RunArgs, TerminateAndResumeArgs,
 };
-use crate::metric_provider::{AnalysisPhase, Measurement};
+use crate::metric_provider::{AnalysisPhase, Measurement, now};
 use crate::netrpc::{Decoded, Fault};
 
 gob::gob_interface! {
@@ -65,7 +64,7 @@ fn metric_call(method: MetricMethod, args: Option<MetricArgument>) -> Result<Met
 /// Returns the reply for an error: a measurement that starts and ends now, as the controller makes it (`MarkMeasurementError` in
 /// `utils/metric`).
 pub(super) fn failed_measurement(error: &PluginError) -> Measurement {
-    let now = Some(SystemTime::now().into());
+    let now = now();
     Measurement {
         phase: AnalysisPhase::Error,
         message: error_text(error),
