@@ -155,6 +155,15 @@ impl PluginProcess {
             stray_stdout,
         })
     }
+
+    /// Kills the plugin.
+    ///
+    /// # Errors
+    ///
+    /// Returns `Err` if the process cannot be killed, for example because it exited.
+    pub async fn kill(mut self) -> io::Result<()> {
+        self.child.kill().await
+    }
 }
 
 /// How a plugin exited.
