@@ -28,7 +28,7 @@ use self::repair::Repairer;
 use crate::report::About;
 use crate::router::{Fence, GlooRouter};
 
-pub use crate::collect::Marked;
+pub use crate::collect::Part;
 
 /// Settings of the background work.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,8 @@ pub async fn between_calls<S: Store + Watched + LeaseReader>(
     controller: Controller,
 ) {
     let store = router.store();
-    let fence = LeaseFence::new(Arc::clone(store), controller, settings.request_timeout);
-    let mut fence = fence.with_observer(Arc::clone(router.observer()));
+    let (leases, observer) = (Arc::clone(store), Arc::clone(router.observer()));
+    let mut fence = LeaseFence::new(leases, controller, settings.request_timeout, observer);
     // In its own allocation: the state of all tasks is large, and the stack would have a copy of it for each caller.
     let work = Box::pin(async {
         fence
@@ -172,7 +172,7 @@ pub trait Watched: Send + Sync + 'static {
 
     /// Returns the tables with marks of Rollouts of this cluster; `None` unless all tables and Rollouts that are watched are
     /// known. Rollouts of other namespaces are left out.
-    fn marked(&self) -> Option<Vec<Marked>>;
+    fn marked(&self) -> Option<BTreeSet<Part>>;
 
     /// Returns the tables whose marks cannot be read, with the reason in one line.
     fn unreadable(&self) -> Vec<(About, String)>;

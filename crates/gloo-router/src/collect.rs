@@ -51,21 +51,14 @@ impl PluginUse {
     }
 }
 
-/// A table with marks of Rollouts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What one Rollout has in one table: its marks, or its weights.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub struct Marked {
+pub struct Part {
     /// The table.
     pub table: ObjectKey,
-    /// Rollouts of this cluster that have marks in it.
-    pub rollouts: BTreeSet<ObjectKey>,
-}
-
-/// What one Rollout has left in one table.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Part {
-    pub(crate) rollout: ObjectKey,
-    pub(crate) table: ObjectKey,
+    /// The Rollout, which is in this cluster.
+    pub rollout: ObjectKey,
 }
 
 /// Why nothing is collected although there are orphans.
@@ -141,34 +134,28 @@ impl Collector {
     pub(crate) fn review(
         &mut self,
         now: Instant,
-        marked: &[Marked],
+        marked: &BTreeSet<Part>,
         count: usize,
         rollout: impl Fn(&Part) -> Option<PluginUse>,
     ) -> Review {
         let mut orphans = BTreeMap::new();
-        for Marked { table, rollouts } in marked {
-            for owner in rollouts {
-                let part = Part {
-                    rollout: owner.clone(),
-                    table: table.clone(),
-                };
-                let why = match rollout(&part) {
-                    Some(PluginUse::Uses | PluginUse::UnsettledWithout) => continue,
-                    Some(PluginUse::Deselects) => Orphanage::Deselected,
-                    Some(PluginUse::SettledWithout) => Orphanage::PluginRemoved,
-                    None if self.deleted.contains(owner) => Orphanage::Deleted,
-                    None => Orphanage::NeverSeen,
-                };
-                let known = self.orphans.remove(&part).filter(|known| known.why == why);
-                let orphan = known.unwrap_or(Orphan {
-                    since: now,
-                    why,
-                    is_reported: false,
-                    not_before: now,
-                    is_kind_missing: false,
-                });
-                orphans.insert(part, orphan);
-            }
+        for part in marked {
+            let why = match rollout(part) {
+                Some(PluginUse::Uses | PluginUse::UnsettledWithout) => continue,
+                Some(PluginUse::Deselects) => Orphanage::Deselected,
+                Some(PluginUse::SettledWithout) => Orphanage::PluginRemoved,
+                None if self.deleted.contains(&part.rollout) => Orphanage::Deleted,
+                None => Orphanage::NeverSeen,
+            };
+            let known = self.orphans.remove(part).filter(|known| known.why == why);
+            let orphan = known.unwrap_or(Orphan {
+                since: now,
+                why,
+                is_reported: false,
+                not_before: now,
+                is_kind_missing: false,
+            });
+            orphans.insert(part.clone(), orphan);
         }
         self.orphans = orphans;
         let has_marks =
@@ -176,19 +163,17 @@ impl Collector {
         self.deleted.retain(has_marks);
         let is_gone =
             |orphan: &Orphan| matches!(orphan.why, Orphanage::Deleted | Orphanage::NeverSeen);
-        let tables = |of: &dyn Fn(&Orphan) -> bool| {
-            let parts = self.orphans.iter().filter(|(_, orphan)| of(orphan));
-            parts
-                .map(|(part, _)| &part.table)
-                .collect::<BTreeSet<_>>()
-                .len()
-        };
-        let gone = tables(&is_gone);
+        let orphans = self.orphans.iter();
+        let gone = tables(
+            orphans
+                .filter(|(_, orphan)| is_gone(orphan))
+                .map(|(part, _)| part),
+        );
         let mut review = Review {
-            orphans: tables(&|_| true),
+            orphans: tables(self.orphans.keys()),
             ..Review::default()
         };
-        let is_many = gone > MANY && gone * ONE_OF > marked.len();
+        let is_many = gone > MANY && gone * ONE_OF > tables(marked.iter());
         for (part, orphan) in &mut self.orphans {
             let stop = match orphan.why {
                 Orphanage::PluginRemoved | Orphanage::Deselected => None,
@@ -219,6 +204,11 @@ impl Collector {
     }
 }
 
+/// Returns the number of tables.
+fn tables<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
+    parts.map(|part| &part.table).collect::<BTreeSet<_>>().len()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -231,10 +221,10 @@ mod tests {
         ObjectKey::new("shop", name)
     }
 
-    fn marked(table: &str, rollouts: &[&str]) -> Marked {
-        Marked {
+    fn marked(table: &str, rollout: &str) -> Part {
+        Part {
             table: key(table),
-            rollouts: rollouts.iter().map(|name| key(name)).collect(),
+            rollout: key(rollout),
         }
     }
 
@@ -242,7 +232,7 @@ mod tests {
     struct World {
         collector: Collector,
         begin: Instant,
-        tables: Vec<Marked>,
+        tables: BTreeSet<Part>,
         rollouts: BTreeMap<ObjectKey, PluginUse>,
     }
 
@@ -251,7 +241,7 @@ mod tests {
             Self {
                 collector: Collector::new(AFTER),
                 begin: Instant::now(),
-                tables: vec![marked("web", &["a"]), marked("fine", &["b"])],
+                tables: [marked("web", "a"), marked("fine", "b")].into(),
                 rollouts: [(key("a"), PluginUse::Uses), (key("b"), PluginUse::Uses)].into(),
             }
         }
@@ -303,7 +293,7 @@ mod tests {
         world.check(60, &[], &[]);
         world.check(61, &[], &["web"]);
         // The table is restored.
-        world.tables = vec![marked("web", &[])];
+        world.tables = BTreeSet::new();
         assert_eq!(world.review(62), Review::default());
         assert!(world.collector.orphans.is_empty() && world.collector.deleted.is_empty());
     }
@@ -326,7 +316,7 @@ mod tests {
     #[test]
     fn a_rollout_that_was_never_seen_has_twenty_times_as_long() {
         let mut world = World::new();
-        world.tables.push(marked("old", &["z"]));
+        world.tables.insert(marked("old", "z"));
         world.check(0, &[("old", Some(600))], &[]);
         world.check(599, &[], &[]);
         world.check(600, &[], &["old"]);
@@ -371,7 +361,7 @@ mod tests {
             (review.stop, review.due.len()),
             (Some(SafetyStop::NoSuchKind), 1)
         );
-        world.tables = vec![marked("web", &[])];
+        world.tables = BTreeSet::new();
         assert_eq!(world.review(61), Review::default());
     }
 
@@ -379,7 +369,7 @@ mod tests {
     fn nothing_is_collected_when_many_tables_lose_their_rollouts_at_once() {
         let mut world = World::new();
         let names: Vec<String> = (0..30).map(|number| format!("t{number:02}")).collect();
-        world.tables = names.iter().map(|name| marked(name, &[name])).collect();
+        world.tables = names.iter().map(|name| marked(name, name)).collect();
         world.rollouts = names
             .iter()
             .map(|name| (key(name), PluginUse::Uses))
@@ -406,7 +396,7 @@ mod tests {
         world.check(0, &[("web", None), ("fine", None)], &[]);
         assert_eq!(world.review(10_000).stop, Some(SafetyStop::NoRollouts));
         let mut world = World::new();
-        world.tables.truncate(1);
+        world.tables.remove(&marked("fine", "b"));
         world.delete("a");
         world.delete("b");
         world.check(0, &[("web", Some(30))], &[]);

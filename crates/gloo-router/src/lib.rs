@@ -16,6 +16,8 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use error::{Failure, Failures, ShiftError};
 pub use from_rpc::{Policy, admissible};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
@@ -23,3 +25,9 @@ pub use router::{
     ASSUMED_PORT, GlooRouter, Target, behind_recorded, carry_out, rollout_keeper, table_keeper,
 };
 pub use {gloo_types, route_planner, route_store};
+
+/// Locks a mutex. What a panicked task has locked stays in use: no lock of this crate is held over a step that can panic halfway
+/// through a change.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -18,8 +18,13 @@ mod verification;
 mod weights;
 mod write;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
     rollout::{SetHeaderRoute, SetMirrorRoute},
@@ -38,10 +43,7 @@ pub(crate) use self::{
     background::{Background, Collected, Drift, Fence, Repaired},
     guard::{Promotion, Release, end_of, observation_of},
 };
-use self::{
-    deadline::Deadline, deferred::Deferred, guard::Holds, memory::Memory,
-    verification::is_waited_for,
-};
+use self::{deadline::Deadline, guard::Holds, memory::Memory, verification::is_waited_for};
 use crate::{
     error::ShiftError,
     from_rpc::{self, Policy, Request},
@@ -54,7 +56,8 @@ pub struct GlooRouter<S> {
     store: Arc<S>,
     policy: Policy,
     memory: Memory,
-    deferred: Deferred,
+    /// Rollouts at rest whose calls were answered before their tables were known.
+    deferred: Mutex<BTreeSet<ObjectKey>>,
     holds: Holds,
     guards_promotions: bool,
     call_timeout: Option<Duration>,
@@ -69,7 +72,7 @@ impl<S: Store> GlooRouter<S> {
             store,
             policy,
             memory: Memory::default(),
-            deferred: Deferred::default(),
+            deferred: Mutex::default(),
             holds: Holds::default(),
             guards_promotions: true,
             call_timeout: None,

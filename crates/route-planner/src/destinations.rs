@@ -510,13 +510,6 @@ impl<'a> Destination<'a> {
 }
 
 impl<'a> DestinationList<'a> {
-    /// Whether both have the same destinations with the same weights.
-    pub(crate) fn is_equal(&self, other: &Self) -> bool {
-        let mut pairs = self.destinations.iter().zip(&other.destinations);
-        self.destinations.len() == other.destinations.len()
-            && pairs.all(|(one, other)| *one.raw == *other.raw && one.weight == other.weight)
-    }
-
     /// Decodes the destinations of a `forwardTo` of the table.
     ///
     /// # Errors
@@ -707,58 +700,45 @@ impl<'a> DestinationList<'a> {
     }
 }
 
-/// Checks the types of the fields that planning reads in a destination.
+/// The fields that planning reads in a destination: the object that has the field (empty for the destination itself), its key,
+/// and what it must be.
+const FIELDS: [(&str, &str, &str, fn(&Value) -> bool); 10] = [
+    ("", "ref", "an object", Value::is_object),
+    ("ref", "name", "a string", Value::is_string),
+    ("ref", "namespace", "a string", Value::is_string),
+    ("ref", "cluster", "a string", Value::is_string),
+    ("", "kind", "a string", Value::is_string),
+    ("", "port", "an object", Value::is_object),
+    ("port", "number", "a port number", is_u32),
+    ("port", "name", "a string", Value::is_string),
+    ("", "subset", "an object of strings", is_labels),
+    ("", "weight", "a whole number from 0 to 100", is_u32),
+];
+
+/// Checks the types of the fields that planning reads in a destination. `null` counts as absent.
 ///
 /// # Errors
 /// Returns `Err` with the path of the first value of a wrong type, relative to the destination.
 pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
-    let wrong = |path: &str, expected| Err(Malformed::new(path, expected));
-    let Some(fields) = raw.as_object() else {
-        return wrong("", "an object");
-    };
-    let is_text = |value: Option<&Value>| value.is_none_or(Value::is_string);
-    match fields.get("ref") {
-        None | Some(Value::Null) => {}
-        Some(Value::Object(reference)) => {
-            for (key, path) in [
-                ("name", ".ref.name"),
-                ("namespace", ".ref.namespace"),
-                ("cluster", ".ref.cluster"),
-            ] {
-                if !is_text(reference.get(key)) {
-                    return wrong(path, "a string");
-                }
-            }
+    if !raw.is_object() {
+        return Err(Malformed::new("", "an object"));
+    }
+    for (parent, key, expected, is_valid) in FIELDS {
+        let (object, dot) = match parent {
+            "" => (Some(raw), ""),
+            parent => (raw.get(parent), "."),
+        };
+        let value = object.and_then(|object| object.get(key));
+        if value.is_some_and(|value| !value.is_null() && !is_valid(value)) {
+            return Err(Malformed::new(format!("{dot}{parent}.{key}"), expected));
         }
-        Some(_) => return wrong(".ref", "an object"),
     }
-    if !is_text(fields.get("kind")) {
-        return wrong(".kind", "a string");
-    }
-    match fields.get("port") {
-        None | Some(Value::Null) => {}
-        Some(Value::Object(port)) => {
-            let number = port.get("number").filter(|number| !number.is_null());
-            if !number.is_none_or(is_u32) {
-                return wrong(".port.number", "a port number");
-            }
-            let name = port.get("name").filter(|name| !name.is_null());
-            if !is_text(name) {
-                return wrong(".port.name", "a string");
-            }
-        }
-        Some(_) => return wrong(".port", "an object"),
-    }
-    match fields.get("subset") {
-        None => {}
-        Some(Value::Object(labels)) if labels.values().all(Value::is_string) => {}
-        Some(_) => return wrong(".subset", "an object of strings"),
-    }
-    match fields.get("weight") {
-        None | Some(Value::Null) => Ok(()),
-        Some(weight) if is_u32(weight) => Ok(()),
-        Some(_) => wrong(".weight", "a whole number from 0 to 100"),
-    }
+    Ok(())
+}
+
+fn is_labels(value: &Value) -> bool {
+    let labels = value.as_object();
+    labels.is_some_and(|labels| labels.values().all(Value::is_string))
 }
 
 fn is_u32(value: &Value) -> bool {

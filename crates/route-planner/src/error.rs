@@ -84,6 +84,14 @@ pub enum PlanError {
 }
 
 impl PlanError {
+    pub(crate) fn refused(table: &ObjectKey, rollout: &ObjectKey, refusal: Refusal) -> Self {
+        Self::Refused {
+            table: table.clone(),
+            rollout: rollout.clone(),
+            refusal: Box::new(refusal),
+        }
+    }
+
     /// Whether the reason is that no route of the table leads to the Rollout. If the Rollout has several tables, that may be
     /// intended.
     pub fn is_without_route(&self) -> bool {

@@ -60,11 +60,7 @@ impl Intent {
 
     /// The error that this intent is refused for `table`.
     pub(crate) fn refused(&self, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
-        PlanError::Refused {
-            table: table.key().clone(),
-            rollout: self.rollout.clone(),
-            refusal: Box::new(refusal),
-        }
+        PlanError::refused(table.key(), &self.rollout, refusal)
     }
 }
 

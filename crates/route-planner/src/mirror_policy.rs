@@ -161,11 +161,6 @@ impl Policies {
     }
 
     pub(crate) fn changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
-        let refused = |refusal| PlanError::Refused {
-            table: self.table.clone(),
-            rollout: self.rollout.clone(),
-            refusal: Box::new(refusal),
-        };
         let mut changes = Vec::new();
         for policy in live.iter().filter(|policy| self.is_ours(policy)) {
             let mut wanted = self.wanted.iter();
@@ -176,11 +171,12 @@ impl Policies {
         let mut seen: Vec<&Value> = Vec::new();
         for Wanted { policy, route } in &self.wanted {
             if let Some((other, selects)) = self.other(route, live)? {
-                return Err(refused(Refusal::OtherMirrorPolicy {
+                let refusal = Refusal::OtherMirrorPolicy {
                     route: route.name.clone(),
                     policy: other.key().clone(),
                     selects,
-                }));
+                };
+                return Err(PlanError::refused(&self.table, &self.rollout, refusal));
             }
             if seen.contains(&policy) {
                 continue;

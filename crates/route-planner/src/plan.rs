@@ -78,11 +78,8 @@ impl Plan {
     ///
     /// The caller should return them after it has applied the plan, so that the controller retries.
     pub fn left(&self) -> impl Iterator<Item = PlanError> {
-        self.left.iter().map(|refusal| PlanError::Refused {
-            table: self.table.clone(),
-            rollout: self.rollout.clone(),
-            refusal: Box::new(refusal.clone()),
-        })
+        let left = self.left.iter().cloned();
+        left.map(|refusal| PlanError::refused(&self.table, &self.rollout, refusal))
     }
 
     /// Whether the plan has no edits, so that the table does not have to be written.
@@ -170,34 +167,16 @@ pub enum Edit {
         /// The changes. An index counts after the changes before it.
         changes: Vec<DestinationChange>,
     },
-    /// Inserts a managed route.
-    InsertRoute {
+    /// Inserts, replaces or removes a managed route.
+    Route {
         /// Position in `spec.http`, after the edits before this one.
         index: usize,
         /// Its name.
         name: String,
-        /// The whole route.
-        value: Value,
-    },
-    /// Replaces a managed route.
-    ReplaceRoute {
-        /// Position in `spec.http`, after the edits before this one.
-        index: usize,
-        /// Its name.
-        name: String,
-        /// The route that must be there.
-        expect: Value,
-        /// The whole new route.
-        value: Value,
-    },
-    /// Removes a managed route.
-    RemoveRoute {
-        /// Position in `spec.http`, after the edits before this one.
-        index: usize,
-        /// Its name.
-        name: String,
-        /// The route that must be there.
-        expect: Value,
+        /// The route that must be there; `None` inserts a route.
+        expect: Option<Value>,
+        /// The whole new route; `None` removes the route.
+        value: Option<Value>,
     },
     /// Sets or removes the annotation with the record.
     Annotation {
@@ -355,9 +334,19 @@ impl fmt::Display for Edit {
                 }
                 Ok(())
             }
-            Self::InsertRoute { name, .. } => write!(f, "managed route {name} inserted"),
-            Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} replaced"),
-            Self::RemoveRoute { name, .. } => write!(f, "managed route {name} removed"),
+            Self::Route {
+                name,
+                expect,
+                value,
+                ..
+            } => {
+                let done = match (expect, value) {
+                    (None, _) => "inserted",
+                    (Some(_), Some(_)) => "replaced",
+                    (Some(_), None) => "removed",
+                };
+                write!(f, "managed route {name} {done}")
+            }
             Self::Annotation { value: None, .. } => f.write_str("annotation removed"),
             Self::Annotation { .. } => f.write_str("annotation written"),
         }
@@ -484,23 +473,21 @@ impl Operations {
                     self.destination(&list, change);
                 }
             }
-            Edit::InsertRoute { index, value, .. } => {
-                self.add(&["spec", "http", &index.to_string()], value.clone());
-            }
-            Edit::ReplaceRoute {
+            Edit::Route {
                 index,
                 expect,
                 value,
                 ..
             } => {
                 let path = ["spec", "http", &index.to_string()];
-                self.test(&path, expect.clone());
-                self.replace(&path, value.clone());
-            }
-            Edit::RemoveRoute { index, expect, .. } => {
-                let path = ["spec", "http", &index.to_string()];
-                self.test(&path, expect.clone());
-                self.remove(&path);
+                if let Some(expect) = expect {
+                    self.test(&path, expect.clone());
+                }
+                match (expect, value) {
+                    (None, Some(value)) => self.add(&path, value.clone()),
+                    (Some(_), Some(value)) => self.replace(&path, value.clone()),
+                    (_, None) => self.remove(&path),
+                }
             }
             Edit::Annotation {
                 expect,

@@ -32,24 +32,19 @@ pub(crate) fn plan(
     growth: CanaryGrowth,
 ) -> Result<Plan, PlanError> {
     let records = RecordSet::read(table, &intent.rollout.to_string());
-    match &intent.kind {
-        IntentKind::RemoveManagedRoutes => {
-            let managed = managed_routes::remove(config, intent, table, None);
-            Ok(Assembly::new(intent, table, &records)
-                .with_managed(managed)
-                .finish())
-        }
-        IntentKind::SetManagedRoute(route) if route.is_removal() => {
-            let managed = managed_routes::remove(config, intent, table, Some(route.name()));
-            Ok(Assembly::new(intent, table, &records)
-                .with_managed(managed)
-                .finish())
-        }
+    let removed = match &intent.kind {
+        IntentKind::RemoveManagedRoutes => None,
+        IntentKind::SetManagedRoute(route) if route.is_removal() => Some(route.name()),
         IntentKind::SetManagedRoute(route) => {
-            set_managed_route(config, intent, table, &records, route)
+            return set_managed_route(config, intent, table, &records, route);
         }
-        IntentKind::SetWeight(split) => set_weight(config, intent, table, &records, split, growth),
-    }
+        IntentKind::SetWeight(split) => {
+            return set_weight(config, intent, table, &records, split, growth);
+        }
+    };
+    let managed = managed_routes::remove(config, intent, table, removed);
+    let assembly = Assembly::new(intent, table, &records).with_managed(managed);
+    Ok(assembly.finish())
 }
 
 /// Whether `intent` asks that nothing is rolled out, so that tables become what their owners wrote. If subsets by Pods
@@ -98,17 +93,12 @@ fn set_weight(
     if is_refused && let Some(refusal) = weights.left.first() {
         return Err(refused(refusal.clone()));
     }
-    let grows = weights.grows && growth == CanaryGrowth::Allowed;
-    let shrinks = weights.shrinks;
-    let routes_to_rollout = weights.routes_to_rollout;
-    let is_rest = weights.is_rest;
-    let is_left = !weights.left.is_empty();
     let mut assembly = Assembly::new(intent, table, records)
-        .with_weights(&state, weights)
+        .with_weights(&state, &mut weights)
         .map_err(refused)?;
     // Restoring the owner's routes is possible without a route to stable, if there is something to restore.
-    let cleans_up = is_rest && (!assembly.plan.is_noop() || is_left);
-    if !routes_to_rollout && !cleans_up {
+    let has_work = !assembly.plan.is_noop() || !assembly.plan.left.is_empty();
+    if !weights.routes_to_rollout && !(weights.is_rest && has_work) {
         let left = assembly.plan.left.first().cloned();
         let refusal = left.unwrap_or_else(|| Refusal::NoStableRoute {
             selectors: selectors(state.table),
@@ -124,9 +114,9 @@ fn set_weight(
         }
     }
     assembly = assembly.with_managed(managed);
-    assembly.plan.grows = grows;
-    assembly.plan.shrinks = shrinks;
-    if grows {
+    assembly.plan.grows = weights.grows && growth == CanaryGrowth::Allowed;
+    assembly.plan.shrinks = weights.shrinks;
+    if assembly.plan.grows {
         limits::check(&state, &assembly.plan).map_err(refused)?;
     }
     Ok(assembly.finish())
@@ -160,7 +150,7 @@ impl<'a> Assembly<'a> {
     fn with_weights(
         mut self,
         state: &TableState<'_>,
-        weights: WeightPlan<'_>,
+        weights: &mut WeightPlan<'_>,
     ) -> Result<Self, Refusal> {
         for (route_state, target) in state.routes.iter().zip(&weights.targets) {
             let Action::Forward { live, .. } = &route_state.action else {
@@ -194,8 +184,8 @@ impl<'a> Assembly<'a> {
             self.plan.edits.extend(edit);
             self.has_record = is_left;
         }
-        self.plan.left = weights.left;
-        self.plan.warnings = weights.warnings;
+        self.plan.left = std::mem::take(&mut weights.left);
+        self.plan.warnings = std::mem::take(&mut weights.warnings);
         self.plan.skipped = state.skipped().collect();
         Ok(self)
     }

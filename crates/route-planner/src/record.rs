@@ -77,7 +77,6 @@ pub(crate) struct Record {
 
 /// The entry of a split route. It is stored as an array of its four fields.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "(String, usize, Hash, usize)")]
 pub(crate) struct RouteEntry {
     /// Empty if the route has no name, or another route has the same one.
     pub(crate) name: String,
@@ -87,17 +86,6 @@ pub(crate) struct RouteEntry {
     pub(crate) matchers: Hash,
     /// Index in [`Record::splits`].
     pub(crate) split: usize,
-}
-
-impl From<(String, usize, Hash, usize)> for RouteEntry {
-    fn from((name, position, matchers, split): (String, usize, Hash, usize)) -> Self {
-        Self {
-            name,
-            position,
-            matchers,
-            split,
-        }
-    }
 }
 
 impl Serialize for RouteEntry {
@@ -159,20 +147,10 @@ impl StableInList {
 
 /// A destination as the owner wrote it. It is stored as an array of both fields.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(from = "(usize, Value)")]
 pub(crate) struct Original {
     /// Position in the owner's list.
     pub(crate) position: usize,
     pub(crate) destination: Value,
-}
-
-impl From<(usize, Value)> for Original {
-    fn from((position, destination): (usize, Value)) -> Self {
-        Self {
-            position,
-            destination,
-        }
-    }
 }
 
 impl Serialize for Original {
@@ -350,8 +328,8 @@ impl RouteEntry {
 pub(crate) struct RecordBuilder<'a> {
     old: &'a Record,
     new: Record,
-    /// For each old split, its index among the new ones.
-    kept: Vec<Option<usize>>,
+    /// The indices of old splits among the new ones.
+    kept: HashMap<usize, usize>,
     /// The index of each new split, by its JSON.
     known: HashMap<String, usize>,
 }
@@ -364,56 +342,41 @@ impl<'a> RecordBuilder<'a> {
                 owner_routes: old.owner_routes.clone(),
                 ..Record::default()
             },
-            kept: vec![None; old.splits.len()],
+            kept: HashMap::new(),
             known: HashMap::new(),
         }
     }
 
-    /// Keeps the entry of a route, with its split.
-    pub(crate) fn keep(&mut self, route: &RouteEntry) {
-        if let Some(split) = self.kept(route.split) {
-            let route = route.clone();
-            self.new.routes.push(RouteEntry { split, ..route });
-        }
-    }
-
     /// Adds `entry`, whose `split` is an index in the old record.
-    pub(crate) fn add_kept(&mut self, entry: RouteEntry) {
-        if let Some(split) = self.kept(entry.split) {
-            self.new.routes.push(RouteEntry { split, ..entry });
-        }
+    pub(crate) fn keep(&mut self, entry: RouteEntry) {
+        let Some(split) = self.old.splits.get(entry.split) else {
+            return;
+        };
+        let split = match self.kept.get(&entry.split) {
+            Some(index) => *index,
+            None => {
+                let index = self.index_of(split);
+                self.kept.insert(entry.split, index);
+                index
+            }
+        };
+        self.new.routes.push(RouteEntry { split, ..entry });
     }
 
     /// Adds `entry` with `split` instead of the split that it names.
-    pub(crate) fn add(&mut self, entry: RouteEntry, split: Split) {
-        let text = serde_json::to_string(&split).unwrap_or_default();
-        let splits = &mut self.new.splits;
-        let index = *self.known.entry(text).or_insert_with(|| {
-            splits.push(split);
-            splits.len() - 1
-        });
-        self.new.routes.push(RouteEntry {
-            split: index,
-            ..entry
-        });
+    pub(crate) fn add(&mut self, entry: RouteEntry, split: &Split) {
+        let split = self.index_of(split);
+        self.new.routes.push(RouteEntry { split, ..entry });
     }
 
-    /// The index in the new record of a split of the old one.
-    fn kept(&mut self, old: usize) -> Option<usize> {
-        if let Some(Some(index)) = self.kept.get(old) {
-            return Some(*index);
-        }
-        let split = self.old.splits.get(old)?;
+    /// The index of a split in the new record, to which it is added if it is not there.
+    fn index_of(&mut self, split: &Split) -> usize {
         let text = serde_json::to_string(split).unwrap_or_default();
         let splits = &mut self.new.splits;
-        let index = *self.known.entry(text).or_insert_with(|| {
+        *self.known.entry(text).or_insert_with(|| {
             splits.push(split.clone());
             splits.len() - 1
-        });
-        if let Some(place) = self.kept.get_mut(old) {
-            *place = Some(index);
-        }
-        Some(index)
+        })
     }
 
     /// The number of routes that have an entry so far.

@@ -93,11 +93,8 @@ pub fn at_rest(table: &RouteTableDoc) -> Result<Cow<'_, RouteTableDoc>, PlanErro
 /// Returns `Err` if the record of the table cannot be read.
 pub fn involved(table: &RouteTableDoc) -> Result<BTreeSet<ObjectKey>, PlanError> {
     let annotation = Annotation::read(table);
-    let annotation = annotation.map_err(|refusal| PlanError::Refused {
-        table: table.key().clone(),
-        rollout: table.key().clone(),
-        refusal: Box::new(refusal),
-    })?;
+    let refused = |refusal| PlanError::refused(table.key(), table.key(), refusal);
+    let annotation = annotation.map_err(refused)?;
     let changed = annotation.rollouts().filter_map(|name| {
         let (namespace, name) = name.split_once('/')?;
         Some(ObjectKey::new(namespace, name))

@@ -123,7 +123,7 @@ pub(crate) fn plan_weights<'a>(
         let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
         if record.len() > 0 || state.routes.iter().any(is_unread) {
             for lost in lost {
-                record.keep(lost);
+                record.keep(RouteEntry::clone(lost));
             }
         }
     }
@@ -154,9 +154,9 @@ impl<'a> WeightPlan<'a> {
         record: &mut RecordBuilder<'a>,
     ) -> Option<DestinationList<'a>> {
         let mut keep = || match (route_state.entry, route_state.split) {
-            (Some(entry), _) => record.keep(entry),
+            (Some(entry), _) => record.keep(entry.clone()),
             // A copy is recognised by the weights of its source, which this call may change.
-            (None, Some(split)) => record.add(route_state.new_entry(), split.clone()),
+            (None, Some(split)) => record.add(route_state.new_entry(), split),
             (None, None) => {}
         };
         let (live, relation) = match &route_state.action {
@@ -255,10 +255,10 @@ impl<'a> WeightPlan<'a> {
                 }
             }
             match (update, route_state.entry, route_state.split) {
-                (RecordUpdate::Keep, Some(_), _) => record.add_kept(entry),
-                (RecordUpdate::Keep, None, Some(split)) => record.add(entry, split.clone()),
+                (RecordUpdate::Keep, Some(_), _) => record.keep(entry),
+                (RecordUpdate::Keep, None, Some(split)) => record.add(entry, split),
                 (RecordUpdate::Keep, None, None) => {}
-                (RecordUpdate::Replace(split), _, _) => record.add(entry, *split),
+                (RecordUpdate::Replace(split), _, _) => record.add(entry, &split),
             }
         }
         Some(target.list)

@@ -363,7 +363,7 @@ impl<'a> TableState<'a> {
             applied.and_then(|applied| without_applied(live, &self.roles, applied, asked))
         };
         // A share that is too small for a weight is not split, so nothing is missing.
-        let rebuilt = rebuilt.filter(|list| !list.is_equal(live));
+        let rebuilt = rebuilt.filter(|list| !list.equals(live));
         if let Some(list) = rebuilt {
             self.warnings.push(Warning::Rebuilt {
                 route: route.label(),
@@ -541,12 +541,10 @@ fn default_destination(
     table: &RouteTableDoc,
     distinction: Distinction,
 ) -> Result<Option<Destination<'_>>, Malformed> {
-    let Some(raw) = table.raw().pointer("/spec/defaultDestination") else {
+    let raw = table.raw().pointer("/spec/defaultDestination");
+    let Some(raw) = raw.filter(|raw| !raw.is_null()) else {
         return Ok(None);
     };
-    if raw.is_null() {
-        return Ok(None);
-    }
     check_destination(raw).map_err(|Malformed { path, expected }| {
         Malformed::new(format!("spec.defaultDestination{path}"), expected)
     })?;

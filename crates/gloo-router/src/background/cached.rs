@@ -9,7 +9,7 @@ use route_store::{CachedRouteStore, Change, FRESH};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::sleep;
 
-use super::{Marked, Presence, Watched};
+use super::{Part, Presence, Watched};
 use crate::report::About;
 
 /// Pause between two checks whether the cache is filled.
@@ -60,16 +60,19 @@ impl Watched for CachedRouteStore {
         self.rollouts.subscribe()
     }
 
-    fn marked(&self) -> Option<Vec<Marked>> {
-        let tables = self.tables.objects(None, FRESH).ok()?.into_iter();
+    fn marked(&self) -> Option<BTreeSet<Part>> {
+        let tables = self.tables.objects(None, FRESH).ok()?;
         self.rollouts.objects(None, FRESH).ok()?;
         let is_known =
             |rollout: &&ObjectKey| is_whole(rollout) && self.presence(rollout) != Presence::Unknown;
-        let marked = tables.map(|table| Marked {
-            table: table.key.clone(),
-            rollouts: table.owners.iter().filter(is_known).cloned().collect(),
-        });
-        Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
+        let mut marked = BTreeSet::new();
+        for table in tables {
+            marked.extend(table.owners.iter().filter(is_known).map(|rollout| Part {
+                table: table.key.clone(),
+                rollout: rollout.clone(),
+            }));
+        }
+        Some(marked)
     }
 
     fn unreadable(&self) -> Vec<(About, String)> {

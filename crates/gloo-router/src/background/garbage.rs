@@ -84,7 +84,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
     async fn review(&self, collector: &mut Collector) -> Option<Review> {
         let marked = self.watched.marked()?;
         let mut rollouts: BTreeMap<&ObjectKey, Option<PluginUse>> = BTreeMap::new();
-        for rollout in marked.iter().flat_map(|marked| &marked.rollouts) {
+        for Part { rollout, .. } in &marked {
             if rollouts.contains_key(rollout) {
                 continue;
             }

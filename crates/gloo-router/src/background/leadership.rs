@@ -1,11 +1,12 @@
 //! The fence for writes outside of calls: the controller that started this process must be the leader.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use route_store::{Controller, Leadership, LeaseReader, Priority, with_priority};
 use tracing::info;
 
+use crate::lock;
 use crate::report::{Observer, Report};
 use crate::router::Fence;
 
@@ -20,20 +21,21 @@ pub(crate) struct LeaseFence<L> {
 }
 
 impl<L: LeaseReader> LeaseFence<L> {
-    /// Creates a fence. `request_timeout` is the longest time that a write takes.
-    pub(crate) fn new(leases: Arc<L>, controller: Controller, request_timeout: Duration) -> Self {
+    /// Creates a fence. `request_timeout` is the longest time that a write takes. `observer` gets each result about the
+    /// leadership.
+    pub(crate) fn new(
+        leases: Arc<L>,
+        controller: Controller,
+        request_timeout: Duration,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         Self {
             leases,
             controller: Mutex::new(controller),
             instance: None,
             request_timeout,
-            observer: Arc::new(()),
+            observer,
         }
-    }
-
-    /// Reports each result about the leadership to `observer`.
-    pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
-        Self { observer, ..self }
     }
 
     /// Reads the holder of the Lease at the start, when this process has just been started by the leader. `instance` is the
@@ -56,11 +58,7 @@ impl<L: LeaseReader> LeaseFence<L> {
     }
 
     async fn read_leadership(&self) -> Option<Leadership> {
-        let controller = || {
-            let controller = self.controller.lock();
-            controller.unwrap_or_else(PoisonError::into_inner)
-        };
-        let names = controller().leases(self.instance.as_deref());
+        let names = lock(&self.controller).leases(self.instance.as_deref());
         let mut leases = Vec::new();
         for name in names {
             match self.leases.lease(&name).await {
@@ -71,7 +69,7 @@ impl<L: LeaseReader> LeaseFence<L> {
                 }
             }
         }
-        Some(controller().leadership_now(&leases, self.request_timeout))
+        Some(lock(&self.controller).leadership_now(&leases, self.request_timeout))
     }
 }
 
@@ -142,8 +140,8 @@ mod tests {
             holder: [at_start, later],
             is_later: AtomicBool::new(false),
         });
-        let fence = LeaseFence::new(leases.clone(), controller, Duration::from_secs(3));
-        let mut fence = fence.with_observer(reported.clone());
+        let timeout = Duration::from_secs(3);
+        let mut fence = LeaseFence::new(leases.clone(), controller, timeout, reported.clone());
         fence.read_holder(Some("blue".to_owned())).await;
         leases.is_later.store(true, Ordering::Relaxed);
         assert_eq!(fence.allows().await, expect);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::debug;
 
 use super::{Presence, Watched};
-use crate::collect::{Marked, Part};
+use crate::collect::Part;
 use crate::report::{About, Behind, Lack, Report};
 use crate::router::GlooRouter;
 use crate::standing::Standing;
@@ -115,14 +115,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
 
     /// Returns the tables to compare, with each Rollout that has an intent or marks in them.
     fn parts(&self) -> BTreeSet<Part> {
-        let mut parts: BTreeSet<Part> = BTreeSet::new();
-        for Marked { table, rollouts } in self.watched.marked().unwrap_or_default() {
-            let of_table = rollouts.into_iter().map(|rollout| Part {
-                rollout,
-                table: table.clone(),
-            });
-            parts.extend(of_table);
-        }
+        let mut parts = self.watched.marked().unwrap_or_default();
         let intents = self.router.background().standing();
         for rollout in intents.rollouts() {
             let tables = intents.of(&rollout).into_iter().flat_map(|it| &it.tables);

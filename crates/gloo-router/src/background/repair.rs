@@ -138,7 +138,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 None => sleep(RECHECK).await,
             }
         };
-        let rollouts: BTreeSet<ObjectKey> = marked.into_iter().flat_map(|it| it.rollouts).collect();
+        let rollouts: BTreeSet<ObjectKey> = marked.into_iter().map(|it| it.rollout).collect();
         for rollout in rollouts {
             let context = RequestContext {
                 deadline: Some(Instant::now() + TIMEOUT),

@@ -51,7 +51,7 @@ impl Watched for World {
 
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {
         let marked = self.marked().into_iter().flatten();
-        marked.flat_map(|it| it.rollouts).collect()
+        marked.map(|it| it.rollout).collect()
     }
 
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
@@ -79,18 +79,16 @@ impl Watched for World {
         self.rollouts.subscribe()
     }
 
-    fn marked(&self) -> Option<Vec<Marked>> {
-        let tables = self.store.tables().unwrap();
-        let marked = tables.iter().map(|table| Marked {
-            table: table.key().clone(),
-            rollouts: involved(table)
-                .unwrap_or_default()
-                .into_iter()
-                .map(|mark| marked(&mark).0)
-                .collect(),
-        });
-        let has_marks = |marked: &Marked| !marked.rollouts.is_empty();
-        Some(marked.filter(has_marks).collect())
+    fn marked(&self) -> Option<BTreeSet<Part>> {
+        let mut parts = BTreeSet::new();
+        for table in self.store.tables().unwrap() {
+            let marks = involved(&table).unwrap_or_default();
+            parts.extend(marks.iter().map(|mark| Part {
+                table: table.key().clone(),
+                rollout: marked(mark).0,
+            }));
+        }
+        Some(parts)
     }
 
     fn unreadable(&self) -> Vec<(About, String)> {

@@ -5,7 +5,7 @@
 //! another check if it is one of this process.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::Rollout;
@@ -30,6 +30,7 @@ use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Policy, Request};
+use crate::lock;
 use crate::report::{About, Behind, Orphanage, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
@@ -526,8 +527,4 @@ fn is_unmodified_at_rest(request: &Request, table: &RouteTableDoc) -> bool {
     let has_marks = |marks: BTreeSet<ObjectKey>| marks.contains(&request.intent.rollout);
     is_rest(&request.config, &request.intent)
         && involved(table).is_ok_and(|marks| !has_marks(marks))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

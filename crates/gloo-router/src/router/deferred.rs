@@ -2,7 +2,6 @@
 //! Rollouts once it is, and forgets deleted Rollouts.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
@@ -12,17 +11,8 @@ use tracing::{info, warn};
 
 use super::{Fence, GlooRouter, outside::TakenOver};
 use crate::from_rpc::{self, Policy};
+use crate::lock;
 use crate::report::Report;
-
-/// Rollouts at rest whose calls were answered before their tables were known.
-#[derive(Debug, Default)]
-pub(super) struct Deferred(Mutex<BTreeSet<ObjectKey>>);
-
-impl Deferred {
-    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Whether the status of a Rollout says that all traffic goes to the stable version.
 fn is_at_rest(rollout: &Rollout) -> bool {
@@ -40,19 +30,19 @@ impl<S: Store> GlooRouter<S> {
         }
         // Inserted before the cache is asked, so that the check after the start cannot miss it.
         let key = from_rpc::key(rollout);
-        self.deferred.lock().insert(key.clone());
+        lock(&self.deferred).insert(key.clone());
         let defers = self.store.is_starting().await;
         if defers {
             self.observer.observe(&Report::Deferred);
         } else {
-            self.deferred.lock().remove(&key);
+            lock(&self.deferred).remove(&key);
         }
         defers
     }
 
     /// Takes over from writes outside of calls: a call begins that may ask for something else.
     pub(super) fn take_over(&self, rollout: &Rollout) -> TakenOver {
-        self.deferred.lock().remove(&from_rpc::key(rollout));
+        lock(&self.deferred).remove(&from_rpc::key(rollout));
         self.background.suspend(rollout)
     }
 
@@ -89,14 +79,14 @@ impl<S: Store> GlooRouter<S> {
     /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table.
     pub(crate) async fn restore_deferred(&self, marked: &BTreeSet<ObjectKey>, fence: &impl Fence) {
         let deferred = {
-            let mut deferred = self.deferred.lock();
+            let mut deferred = lock(&self.deferred);
             deferred.retain(|rollout| marked.contains(rollout));
             deferred.clone()
         };
         for rollout in &deferred {
             info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
             self.restore_rest(rollout, fence).await;
-            self.deferred.lock().remove(rollout);
+            lock(&self.deferred).remove(rollout);
         }
     }
 
@@ -117,7 +107,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let write = async {
             // A call that has begun meanwhile has taken over.
-            if !self.deferred.lock().remove(key) {
+            if !lock(&self.deferred).remove(key) {
                 return;
             }
             let shift = |deadline| self.shift_weights(&live, rest, &[], Decision::Plan, deadline);

@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -37,6 +37,7 @@ use tracing::{debug, info, warn};
 use super::{Fence, GlooRouter, carry_out, deadline::Deadline, read::Plans, write::RepairScope};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
+use crate::lock;
 use crate::report::{About, HoldEnd, Report};
 
 /// A hold that no call has asked about for this long belongs to a deleted Rollout.
@@ -220,7 +221,7 @@ impl Holds {
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<ObjectKey, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 

@@ -6,7 +6,7 @@ mod table_locks;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 pub(super) use table_locks::{Accepted, Offer, TableGuard, TableLocks, Turn, Urgency, Written};
 
-use crate::from_rpc::key;
+use crate::{from_rpc::key, lock};
 
 /// State of a Rollout is dropped if the controller has not called for it for this long: it calls for each Rollout every 15
 /// minutes. The state may be kept for twice as long.
@@ -234,17 +234,17 @@ impl Memory {
 
     /// Drops the state of Rollouts that do not exist.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectKey) -> bool) {
-        self.lock().by_key.retain(|key, _| exists(key));
+        lock(&self.rollouts).by_key.retain(|key, _| exists(key));
     }
 
     /// Drops the state of a deleted Rollout.
     pub(super) fn forget(&self, rollout: &ObjectKey) {
-        self.lock().by_key.remove(rollout);
+        lock(&self.rollouts).by_key.remove(rollout);
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().by_key.is_empty()
+        lock(&self.rollouts).by_key.is_empty()
     }
 
     /// Returns the recorded ports of a Service that a running experiment needs.
@@ -303,7 +303,7 @@ impl Memory {
     }
 
     fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut rollouts = self.lock();
+        let mut rollouts = lock(&self.rollouts);
         let used = Instant::now();
         rollouts.sweep(used);
         let known = rollouts.by_key.get_mut(rollout);
@@ -316,10 +316,6 @@ impl Memory {
             rollouts.by_key.insert(rollout.clone(), remembered);
         }
         changed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Rollouts> {
-        self.rollouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -428,7 +424,7 @@ mod tests {
     }
 
     fn known(memory: &Memory) -> usize {
-        memory.lock().by_key.len()
+        lock(&memory.rollouts).by_key.len()
     }
 
     #[test]

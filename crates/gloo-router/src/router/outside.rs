@@ -5,11 +5,13 @@
 //! yet, and looks again when the rest has ended.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use gloo_types::ObjectKey;
 use route_store::{Permit, with_permit};
 use tokio::sync::watch;
+
+use crate::lock;
 
 /// The writes that are under way, by Rollout.
 #[derive(Debug, Default)]
@@ -38,7 +40,7 @@ impl OutsideWrites {
     /// Notes a write for `rollout` that may be sent while `permit` lasts. It has ended when the value is dropped.
     pub(super) fn begin(&self, rollout: &ObjectKey, permit: Permit) -> Running<'_> {
         let (sender, end) = watch::channel(());
-        let mut writes = self.lock();
+        let mut writes = lock(&self.0);
         let of_rollout = writes.entry(rollout.clone()).or_default();
         let number = of_rollout.last().map_or(0, |last| last.number + 1);
         of_rollout.push(Under {
@@ -56,7 +58,7 @@ impl OutsideWrites {
 
     /// Withdraws the requests for `rollout` that are not sent yet. Returns the writes that have to end.
     pub(super) fn take_over(&self, rollout: &ObjectKey) -> TakenOver {
-        let writes = self.lock();
+        let writes = lock(&self.0);
         let of_rollout = writes.get(rollout).map(Vec::as_slice);
         let under = of_rollout.unwrap_or_default().iter();
         TakenOver(
@@ -67,10 +69,6 @@ impl OutsideWrites {
                 })
                 .collect(),
         )
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Vec<Under>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,7 +99,7 @@ pub(super) struct Running<'w> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut writes = self.writes.lock();
+        let mut writes = lock(&self.writes.0);
         if let Some(under) = writes.get_mut(&self.rollout) {
             under.retain(|under| under.number != self.number);
             if under.is_empty() {

@@ -316,19 +316,24 @@ impl<S: Store> GlooRouter<S> {
                 None => (write.plan.to_json_patch(), write.plan.hands_back),
                 Some(newer) => {
                     carried.extend(self.carry(&guard, urgency));
-                    // Each has waited, for the lock or after a conflict.
-                    carried = self.without_outdated(carried, newer, deadline).await;
-                    let own = (&request.config, &request.intent, &mut write);
-                    let others = carried.iter_mut().map(|it| {
-                        let Offer { request, write } = &mut it.accepted.offer;
-                        (&request.config, &request.intent, write)
-                    });
-                    let mut combined = combine(newer, std::iter::once(own).chain(others));
-                    let mut errors = combined.errors.drain(..);
-                    if let Some(error) = errors.next().flatten() {
-                        return Err(error.into());
-                    }
-                    carried = answer_errors(carried, errors);
+                    let combined = loop {
+                        let own = (&request.config, &request.intent, &mut write);
+                        let others = carried.iter_mut().map(|it| {
+                            let Offer { request, write } = &mut it.accepted.offer;
+                            (&request.config, &request.intent, write)
+                        });
+                        let mut combined = combine(newer, std::iter::once(own).chain(others));
+                        let mut errors = combined.errors.drain(..);
+                        if let Some(error) = errors.next().flatten() {
+                            return Err(error.into());
+                        }
+                        let before = carried.len();
+                        carried = self.answer_unwritable(carried, errors, deadline).await;
+                        // Each plan is for the result of those before it. Without one of them, the others are planned again.
+                        if carried.len() == before {
+                            break combined;
+                        }
+                    };
                     left = write.plan.left().collect();
                     if write.plan.adds_share(&request.intent)
                         && let Some(failure) = self.outdated(request, deadline).await
@@ -376,27 +381,30 @@ impl<S: Store> GlooRouter<S> {
         carried.collect()
     }
 
-    /// Answers the writes whose Rollout has changed, or may have, if they would give the canary more traffic in `table`.
-    async fn without_outdated<'w>(
+    /// Answers the writes that have one of the `errors`, and those that would give the canary more traffic although their Rollout
+    /// has changed, or may have: each has waited, for the lock or after a conflict. Returns the others.
+    async fn answer_unwritable<'w>(
         &self,
         carried: Vec<Carried<'w>>,
-        table: &RouteTableDoc,
+        errors: impl Iterator<Item = Option<PlanError>>,
         deadline: Deadline,
     ) -> Vec<Carried<'w>> {
-        let mut current = Vec::new();
-        for mut it in carried {
-            let Offer { request, write } = &mut it.accepted.offer;
-            let planned = write.plan_again(&request.config, &request.intent, table);
-            let outdated = match planned.is_ok() && write.plan.adds_share(&request.intent) {
-                true => self.outdated(request, deadline).await,
-                false => None,
+        let mut writable = Vec::new();
+        for (it, error) in carried.into_iter().zip(errors) {
+            let Offer { request, write } = &it.accepted.offer;
+            let failure = match error {
+                Some(error) => Some(error.into()),
+                None if write.plan.adds_share(&request.intent) => {
+                    self.outdated(request, deadline).await
+                }
+                None => None,
             };
-            match outdated {
+            match failure {
                 Some(failure) => it.accepted.answer(Err(failure)),
-                None => current.push(it),
+                None => writable.push(it),
             }
         }
-        current
+        writable
     }
 
     /// Lets a table be checked again when the holder of its lock has ended. The holder may write for another Rollout, or
@@ -473,21 +481,6 @@ async fn send<S: RouteStore>(
         true => store.hand_back(table, patch).await,
         false => store.patch(table, patch).await,
     }
-}
-
-/// Answers the writes that have an error. Returns the others.
-fn answer_errors<'w>(
-    carried: Vec<Carried<'w>>,
-    errors: impl Iterator<Item = Option<PlanError>>,
-) -> Vec<Carried<'w>> {
-    let mut planned = Vec::new();
-    for (it, error) in carried.into_iter().zip(errors) {
-        match error {
-            Some(error) => it.accepted.answer(Err(error.into())),
-            None => planned.push(it),
-        }
-    }
-    planned
 }
 
 /// Returns a short random pause, so that two writers that conflicted do not conflict again.

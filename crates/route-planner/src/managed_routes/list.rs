@@ -367,6 +367,12 @@ pub(super) fn name_of(route: &Value) -> &str {
 /// The edits come in an order in which each index counts after the edits before: replacements, removals from the end,
 /// insertions from the start.
 fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
+    let change = |index, expect: &Value, value| Edit::Route {
+        index,
+        name: name_of(expect).to_owned(),
+        expect: Some(expect.clone()),
+        value,
+    };
     let mut is_fixed = vec![false; http.len()];
     for entry in &target {
         if let Entry::Fixed(at, _) = entry
@@ -389,12 +395,7 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
                 read_to = next;
                 between.clear();
                 if let (Some(value), Some(expect)) = (changed, http.get(at)) {
-                    replaced.push(Edit::ReplaceRoute {
-                        index: at,
-                        name: name_of(expect).to_owned(),
-                        expect: expect.clone(),
-                        value,
-                    });
+                    replaced.push(change(at, expect, Some(value)));
                 }
                 continue;
             }
@@ -418,19 +419,19 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
             places.pop_front()
         });
         match found.and_then(|at| Some((at, http.get(at)?))) {
-            None => inserted.push(Edit::InsertRoute { index, name, value }),
+            None => inserted.push(Edit::Route {
+                index,
+                name,
+                expect: None,
+                value: Some(value),
+            }),
             Some((at, expect)) => {
                 next = at + 1;
                 if let Some(kept) = is_kept.get_mut(at) {
                     *kept = true;
                 }
                 if *expect != value {
-                    replaced.push(Edit::ReplaceRoute {
-                        index: at,
-                        name,
-                        expect: expect.clone(),
-                        value,
-                    });
+                    replaced.push(change(at, expect, Some(value)));
                 }
             }
         }
@@ -438,11 +439,7 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
     let removed = http.iter().zip(is_kept).enumerate().rev();
     let removed = removed
         .filter(|(_, (_, is_kept))| !is_kept)
-        .map(|(index, (expect, _))| Edit::RemoveRoute {
-            index,
-            name: name_of(expect).to_owned(),
-            expect: expect.clone(),
-        });
+        .map(|(index, (expect, _))| change(index, expect, None));
     replaced
         .into_iter()
         .chain(removed)

@@ -207,22 +207,18 @@ fn after_change(it: &DestinationChange) -> Option<DestinationChange> {
 }
 
 fn after_edit(it: &Edit) -> Option<Edit> {
-    let (index, name, value, expect) = (0, text("testers"), json!({}), json!({}));
     let others = OtherAnnotations::None;
+    let route = |expect, value| Edit::Route {
+        index: 0,
+        name: text("testers"),
+        expect,
+        value,
+    };
     Some(match it {
-        Edit::Destinations { .. } => Edit::InsertRoute { index, name, value },
-        Edit::InsertRoute { .. } => Edit::ReplaceRoute {
-            index,
-            name,
-            expect,
-            value,
-        },
-        Edit::ReplaceRoute { .. } => Edit::RemoveRoute {
-            index,
-            name,
-            expect,
-        },
-        Edit::RemoveRoute { .. } => Edit::Annotation {
+        Edit::Destinations { .. } => route(None, Some(json!({}))),
+        Edit::Route { expect: None, .. } => route(Some(json!({})), Some(json!({}))),
+        Edit::Route { value: Some(_), .. } => route(Some(json!({})), None),
+        Edit::Route { value: None, .. } => Edit::Annotation {
             expect: None,
             value: Some(text("{}")),
             others,

@@ -4,14 +4,14 @@
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{Plan, PlanError, TableWrite};
 use tokio::sync::oneshot;
 
-use crate::{error::Failure, from_rpc::Request};
+use crate::{error::Failure, from_rpc::Request, lock};
 
 /// The locked tables, each with the calls that wait for it. A free lock takes no memory.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +124,7 @@ impl TableLocks {
         offer: impl FnOnce() -> Option<Offer>,
     ) -> oneshot::Receiver<Turn> {
         let (turn, waiting) = oneshot::channel();
-        match self.held().entry(table.clone()) {
+        match lock(&self.0).entry(table.clone()) {
             Entry::Occupied(mut waiters) => {
                 let waiters = waiters.get_mut();
                 let offer = offer();
@@ -146,17 +146,13 @@ impl TableLocks {
         }
         waiting
     }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Waiters>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl TableGuard {
     /// Accepts the offered writes that are at most as urgent: they get the priority of the holder's requests.
     pub(in crate::router) fn accept(&self, urgency: Urgency) -> Vec<Accepted> {
         let mut accepted = Vec::new();
-        let mut held = self.locks.held();
+        let mut held = lock(&self.locks.0);
         let Some(waiters) = held.get_mut(&self.table) else {
             return accepted;
         };
@@ -187,7 +183,7 @@ impl Accepted {
 impl Drop for TableGuard {
     fn drop(&mut self) {
         let next = {
-            let mut held = self.locks.held();
+            let mut held = lock(&self.locks.0);
             let next = held.get_mut(&self.table).and_then(|waiters| {
                 let less = waiters.less.pop_front();
                 less.or_else(|| waiters.more.pop_front())
@@ -259,8 +255,8 @@ mod tests {
         // It gets the lock and is dropped before it takes it.
         drop(cancelled_later);
         let holder = last.now_or_never().unwrap();
-        assert_eq!(locks.held().len(), 1);
+        assert_eq!(lock(&locks.0).len(), 1);
         drop(holder);
-        assert!(locks.held().is_empty());
+        assert!(lock(&locks.0).is_empty());
     }
 }

@@ -118,10 +118,10 @@ impl Fixture {
     /// Restores the tables of the Rollout, whose call was deferred.
     async fn restore(&self, fence: &impl Fence) {
         let rollout = ObjectKey::new("shop", "web");
-        self.router.deferred.lock().insert(rollout.clone());
+        crate::lock(&self.router.deferred).insert(rollout.clone());
         let marked = [rollout].into();
         self.router.restore_deferred(&marked, fence).await;
-        assert!(self.router.deferred.lock().is_empty());
+        assert!(crate::lock(&self.router.deferred).is_empty());
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::super::*;
 use super::world::{What, World, unreachable};
 use crate::background::{self, Presence, Settings, Watched};
-use crate::collect::Marked;
+use crate::collect::Part;
 
 /// How long a call waits for the first lists after the start.
 const START: Duration = Duration::from_secs(1);
@@ -284,13 +284,16 @@ impl Process {
             })
     }
 
-    fn marks(&self) -> Vec<Marked> {
+    fn marks(&self) -> BTreeSet<Part> {
         let cache = self.cache();
-        let marked = cache.marks.iter().map(|(table, rollouts)| Marked {
-            table: table.clone(),
-            rollouts: rollouts.clone(),
+        let marks = cache.marks.iter();
+        let parts = marks.flat_map(|(table, rollouts)| {
+            rollouts.iter().map(|rollout| Part {
+                table: table.clone(),
+                rollout: rollout.clone(),
+            })
         });
-        marked.filter(|it| !it.rollouts.is_empty()).collect()
+        parts.collect()
     }
 }
 
@@ -346,7 +349,7 @@ impl Watched for Process {
     async fn first_marks(&self) -> BTreeSet<ObjectKey> {
         self.filled().await;
         let marks = self.marks().into_iter();
-        marks.flat_map(|it| it.rollouts).collect()
+        marks.map(|it| it.rollout).collect()
     }
 
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
@@ -374,7 +377,7 @@ impl Watched for Process {
         self.rollouts.subscribe()
     }
 
-    fn marked(&self) -> Option<Vec<Marked>> {
+    fn marked(&self) -> Option<BTreeSet<Part>> {
         self.is_filled().then(|| self.marks())
     }
 
