@@ -11,7 +11,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::Rollout;
 use tokio::time::Instant;
 
-use crate::report::Orphanage;
+use crate::report::OrphanCause;
 
 /// Factor of the delay for a table whose Rollout this process has never seen: it may have been renamed, or be in another
 /// cluster.
@@ -55,10 +55,10 @@ impl PluginUse {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Part {
-    /// The table.
-    pub table: ObjectKey,
     /// The Rollout, which is in this cluster.
     pub rollout: ObjectKey,
+    /// The table.
+    pub table: ObjectKey,
 }
 
 /// Why nothing is collected although there are orphans.
@@ -76,9 +76,9 @@ pub(crate) enum SafetyStop {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Review {
     /// Parts that became orphans, and after which time they are restored; `None` if a safety stop prevents it.
-    pub(crate) found: Vec<(Part, Orphanage, Option<Duration>)>,
+    pub(crate) found: Vec<(Part, OrphanCause, Option<Duration>)>,
     /// Parts that are restored now.
-    pub(crate) due: Vec<(Part, Orphanage)>,
+    pub(crate) due: Vec<(Part, OrphanCause)>,
     /// Number of tables with orphans.
     pub(crate) orphans: usize,
     pub(crate) stop: Option<SafetyStop>,
@@ -96,7 +96,7 @@ pub(crate) struct Collector {
 #[derive(Debug)]
 struct Orphan {
     since: Instant,
-    why: Orphanage,
+    why: OrphanCause,
     is_reported: bool,
     /// When a failed restore may be tried again.
     not_before: Instant,
@@ -142,10 +142,10 @@ impl Collector {
         for part in marked {
             let why = match rollout(part) {
                 Some(PluginUse::Uses | PluginUse::UnsettledWithout) => continue,
-                Some(PluginUse::Deselects) => Orphanage::Deselected,
-                Some(PluginUse::SettledWithout) => Orphanage::PluginRemoved,
-                None if self.deleted.contains(&part.rollout) => Orphanage::Deleted,
-                None => Orphanage::NeverSeen,
+                Some(PluginUse::Deselects) => OrphanCause::Deselected,
+                Some(PluginUse::SettledWithout) => OrphanCause::PluginRemoved,
+                None if self.deleted.contains(&part.rollout) => OrphanCause::Deleted,
+                None => OrphanCause::NeverSeen,
             };
             let known = self.orphans.remove(part).filter(|known| known.why == why);
             let orphan = known.unwrap_or(Orphan {
@@ -162,7 +162,7 @@ impl Collector {
             |rollout: &ObjectKey| self.orphans.keys().any(|part| part.rollout == *rollout);
         self.deleted.retain(has_marks);
         let is_gone =
-            |orphan: &Orphan| matches!(orphan.why, Orphanage::Deleted | Orphanage::NeverSeen);
+            |orphan: &Orphan| matches!(orphan.why, OrphanCause::Deleted | OrphanCause::NeverSeen);
         let orphans = self.orphans.iter();
         let gone = tables(
             orphans
@@ -176,14 +176,14 @@ impl Collector {
         let is_many = gone > MANY && gone * ONE_OF > tables(marked.iter());
         for (part, orphan) in &mut self.orphans {
             let stop = match orphan.why {
-                Orphanage::PluginRemoved | Orphanage::Deselected => None,
+                OrphanCause::PluginRemoved | OrphanCause::Deselected => None,
                 _ if is_many => Some(SafetyStop::Many),
-                Orphanage::NeverSeen if count == 0 => Some(SafetyStop::NoRollouts),
-                Orphanage::NeverSeen | Orphanage::Deleted => None,
+                OrphanCause::NeverSeen if count == 0 => Some(SafetyStop::NoRollouts),
+                OrphanCause::NeverSeen | OrphanCause::Deleted => None,
             };
             review.stop = review.stop.or(stop);
             let delay = match orphan.why {
-                Orphanage::NeverSeen => self.after.saturating_mul(NEVER_SEEN),
+                OrphanCause::NeverSeen => self.after.saturating_mul(NEVER_SEEN),
                 _ => self.after,
             };
             if !orphan.is_reported {

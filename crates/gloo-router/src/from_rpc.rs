@@ -101,9 +101,7 @@ impl Request {
             facts: Some(RolloutFacts::of(rollout)),
         })
     }
-}
 
-impl Request {
     /// Returns the request without managed routes that do not exist yet.
     pub(crate) fn without_new_routes(mut self) -> Self {
         let update = &mut self.intent.managed.update;
@@ -192,16 +190,6 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     IntentKind::SetWeight(split)
 }
 
-/// Converts SetHeaderRoute.
-pub(crate) fn header_route(route: &SetHeaderRoute) -> IntentKind {
-    IntentKind::SetManagedRoute(managed_header_route(route))
-}
-
-/// Converts SetMirrorRoute.
-pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
-    IntentKind::SetManagedRoute(managed_mirror_route(route))
-}
-
 /// Returns the managed routes that a step sets.
 #[must_use]
 pub fn managed_routes_of(step: &CanaryStep) -> Vec<ManagedRoute> {
@@ -275,7 +263,8 @@ pub fn has_mirrors(rollout: &Rollout) -> bool {
     steps.any(|step| step.set_mirror_route.is_some())
 }
 
-fn managed_header_route(route: &SetHeaderRoute) -> ManagedRoute {
+/// Converts a header step.
+pub(crate) fn managed_header_route(route: &SetHeaderRoute) -> ManagedRoute {
     let matches = route.matches.iter().map(|header| HeaderMatch {
         name: header.header_name.clone(),
         value: text_match(&header.header_value),
@@ -286,7 +275,8 @@ fn managed_header_route(route: &SetHeaderRoute) -> ManagedRoute {
     })
 }
 
-fn managed_mirror_route(route: &SetMirrorRoute) -> ManagedRoute {
+/// Converts a mirror step.
+pub(crate) fn managed_mirror_route(route: &SetMirrorRoute) -> ManagedRoute {
     let matches = route.matches.iter().map(|request| RequestMatch {
         method: request.method.as_ref().map(text_match),
         path: request.path.as_ref().map(text_match),
@@ -321,9 +311,9 @@ fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
     let listed = rollout.traffic_routing().into_iter();
     let listed = listed.flat_map(|routing| &routing.managed_routes);
     let mut order: Vec<String> = listed.map(|route| route.name.clone()).collect();
-    for name in steps.iter().flat_map(names) {
-        if !order.contains(name) {
-            order.push(name.clone());
+    for route in steps.iter().flat_map(managed_routes_of) {
+        if !order.iter().any(|name| name == route.name()) {
+            order.push(route.name().to_owned());
         }
     }
     order
@@ -339,12 +329,6 @@ fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<ManagedRoute
         }
     }
     routes
-}
-
-fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
-    let header = step.set_header_route.as_ref().map(|route| &route.name);
-    let mirror = step.set_mirror_route.as_ref().map(|route| &route.name);
-    header.into_iter().chain(mirror)
 }
 
 /// Whether the controller has removed the managed routes, is about to remove them, or has not started the steps.

@@ -87,7 +87,7 @@ pub enum Report {
     Orphaned {
         rollout: ObjectKey,
         table: About,
-        why: Orphanage,
+        why: OrphanCause,
         /// When the table will be restored; `None` if a person has to do it.
         after: Option<Duration>,
     },
@@ -103,7 +103,7 @@ pub enum Report {
     Restored {
         rollout: ObjectKey,
         table: About,
-        why: Orphanage,
+        why: OrphanCause,
     },
     /// A header or mirror route could not be set or removed.
     ManagedRoutesFailed { rollout: About, error: String },
@@ -284,7 +284,7 @@ impl fmt::Display for RepairOutcome {
 
 /// Why a part of a table is an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Orphanage {
+pub enum OrphanCause {
     /// The Rollout was deleted or renamed while this process ran.
     Deleted,
     /// The Rollout does not exist, and this process has never seen it.
@@ -295,7 +295,7 @@ pub enum Orphanage {
     Deselected,
 }
 
-impl Orphanage {
+impl OrphanCause {
     /// Returns the value of the metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -307,7 +307,7 @@ impl Orphanage {
     }
 }
 
-impl fmt::Display for Orphanage {
+impl fmt::Display for OrphanCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Deleted => "was deleted",

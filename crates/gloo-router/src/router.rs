@@ -40,7 +40,7 @@ pub use self::{
     write::carry_out,
 };
 pub(crate) use self::{
-    background::{Background, Collected, Drift, Fence, Repaired},
+    background::{Background, Collected, Drift, Fence},
     guard::{Promotion, Release, end_of, observation_of},
 };
 use self::{deadline::Deadline, guard::Holds, memory::Memory, verification::is_waited_for};
@@ -208,8 +208,9 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         self.take_over(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
-                self.manage_or_defer(&complete, from_rpc::header_route(route), deadline)
-                    .await;
+                let route = from_rpc::managed_header_route(route);
+                let kind = IntentKind::SetManagedRoute(route);
+                self.manage_or_defer(&complete, kind, deadline).await;
             }
         })
         .await;
@@ -225,8 +226,8 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
                 let route = read::as_in_current_step(&complete, route);
-                self.manage_or_defer(&complete, from_rpc::mirror_route(route), deadline)
-                    .await;
+                let kind = IntentKind::SetManagedRoute(from_rpc::managed_mirror_route(route));
+                self.manage_or_defer(&complete, kind, deadline).await;
             }
         })
         .await;

@@ -13,6 +13,7 @@ use route_planner::{IntentKind, ManagedRouteUpdate, PodHashes};
 
 use crate::error::ShiftError;
 use crate::from_rpc::{Policy, Request, admissible, key, weight};
+use crate::report::About;
 
 /// What the last SetWeight of a Rollout asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,7 @@ impl Standing {
         let weights = status.canary.weights.as_ref()?;
         let is_current = weights.canary.pod_template_hash == status.current_pod_hash
             && weights.stable.pod_template_hash == status.stable_rs
+            // A spec that the controller has not seen may have other steps.
             && status.has_observed(metadata.generation)
             && admissible(live).contains(weights.canary.weight);
         if !is_current {
@@ -69,6 +71,7 @@ impl Standing {
     /// Whether the call asked for the same as an earlier one. Then another client has changed each table that it has to
     /// write.
     fn repeats(&self, before: &Self) -> bool {
+        // The controller repeats a call that has failed, and then the tables are as that call left them.
         before.is_complete
             && self.request.intent.kind == before.request.intent.kind
             && self.are_removed() == before.are_removed()
@@ -91,6 +94,7 @@ impl Standing {
             return Some(Outdated::Gone);
         };
         match self.change_since(Some(&RolloutFacts::of(live))) {
+            // A Rollout of the same name is another one. Whether it is being deleted does not matter.
             Some(Outdated::Gone) => Some(Outdated::Gone),
             _ if is_deleting => Some(Outdated::Deleting),
             None if !self.is_admissible(live) => Some(Outdated::Weight),
@@ -126,6 +130,7 @@ impl StandingIntents {
     /// Suspends the intent of a Rollout: a call begins that may ask for something else. There is no intent until its
     /// SetWeight ends.
     pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
+        // Afterwards each intent is from a call, so nothing can be replaced by an older one.
         if !self.are_resumed {
             self.called.insert(rollout.clone());
         }
@@ -161,6 +166,7 @@ impl StandingIntents {
         if !is_admissible {
             tracing::debug!(rollout = %key(rollout), "the status does not admit the weight of the call");
         }
+        // A table at rest belongs to its owner: every edit is meant.
         if leaves_marks && is_admissible {
             self.rollouts.insert(key(rollout), standing);
         } else {
@@ -194,23 +200,19 @@ impl StandingIntents {
         self.before.retain(|rollout, _| exists(rollout));
     }
 
-    /// Returns the Rollouts whose intents include a table.
-    pub(crate) fn of_table(&self, table: &ObjectKey) -> Vec<ObjectKey> {
-        let rollouts = self.rollouts.iter();
-        let wanting = rollouts.filter(|(_, standing)| standing.tables.contains(table));
-        wanting.map(|(rollout, _)| rollout.clone()).collect()
+    /// Returns the Rollouts whose intents fit.
+    pub(crate) fn rollouts(&self, fits: impl Fn(&Standing) -> bool) -> Vec<ObjectKey> {
+        let fitting = self.rollouts.iter().filter(|(_, standing)| fits(standing));
+        fitting.map(|(rollout, _)| rollout.clone()).collect()
     }
 
-    /// Returns the Rollouts with an intent and mirror steps.
-    pub(crate) fn with_mirrors(&self) -> Vec<ObjectKey> {
-        let all = self.rollouts.iter();
-        let mirrors = all.filter(|(_, standing)| standing.request.has_mirrors);
-        mirrors.map(|(rollout, _)| rollout.clone()).collect()
-    }
-
-    /// Returns all Rollouts with an intent.
-    pub(crate) fn rollouts(&self) -> Vec<ObjectKey> {
-        self.rollouts.keys().cloned().collect()
+    /// Refers to a Rollout, with the uid that its intent has.
+    pub(crate) fn about(&self, rollout: &ObjectKey) -> About {
+        About {
+            key: rollout.clone(),
+            // Without an intent it is not known.
+            uid: self.of(rollout).map_or("", Standing::uid).to_owned(),
+        }
     }
 }
 
@@ -350,7 +352,10 @@ mod tests {
         let mut intents = StandingIntents::default();
         intents.set(&rollout, standing(), true);
         assert_eq!(intents.of(&owner), Some(&standing()));
-        assert_eq!(intents.of_table(&table), std::slice::from_ref(&owner));
+        assert_eq!(
+            intents.rollouts(|it| it.tables.contains(&table)),
+            std::slice::from_ref(&owner)
+        );
         // There is no intent while the next call is running.
         intents.suspend(&owner);
         assert_eq!(intents.of(&owner), None);
@@ -359,7 +364,7 @@ mod tests {
         assert_eq!(intents.of(&owner), Some(&next));
         intents.set(&rollout, next, false);
         assert_eq!(intents.of(&owner), None);
-        assert!(intents.of_table(&table).is_empty());
+        assert!(intents.rollouts(|it| it.tables.contains(&table)).is_empty());
         // The status of this Rollout admits 0 and 25.
         intents.set(&rollout, intent(object(), 40), true);
         assert_eq!(intents.of(&owner), None);
@@ -410,7 +415,7 @@ mod tests {
         for rollout in [&owner, &other] {
             intents.resume(rollout, standing());
         }
-        assert_eq!(intents.rollouts(), [other]);
+        assert_eq!(intents.rollouts(|_| true), [other]);
         intents.end_resuming();
         intents.suspend(&owner);
         assert!(intents.called.is_empty());

@@ -170,7 +170,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use gloo_router::report::Orphanage;
+    use gloo_router::report::OrphanCause;
 
     /// Records Events as cluster, object, type and reason.
     #[derive(Clone, Default)]
@@ -261,7 +261,7 @@ mod tests {
             ],
         )
         .await;
-        let (gone, why) = (ObjectKey::new("shop", "reviews"), Orphanage::Deleted);
+        let (gone, why) = (ObjectKey::new("shop", "reviews"), OrphanCause::Deleted);
         let orphaned = Report::Orphaned {
             rollout: gone.clone(),
             table: table.clone(),

@@ -80,11 +80,8 @@ pub(crate) struct Object<'s> {
 /// One destination of a route.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination<'a> {
-    /// Position in the live list; `None` for a destination that is to be inserted.
+    /// Position in the live list; `None` for a destination that planning made or restored from the record.
     live: Option<usize>,
-    /// Whether planning made it: then its content follows the stable destination. Of a destination that the owner wrote,
-    /// planning changes only the weight.
-    made: bool,
     context: ReadContext<'a>,
     /// The destination as JSON. Its weight is ignored: `weight` is used instead.
     raw: Raw<'a>,
@@ -249,7 +246,6 @@ impl<'a> Destination<'a> {
     pub(crate) fn new(raw: &'a Value, context: ReadContext<'a>) -> Self {
         Self {
             live: None,
-            made: false,
             context,
             weight: raw.get("weight").cloned(),
             object: Object::of(raw, context.namespace),
@@ -331,16 +327,14 @@ impl<'a> Destination<'a> {
                 reference.insert("cluster".to_owned(), json!(object.cluster));
             }
         }
-        let has_port = Port::of(&raw).as_ref() == port;
-        let has_subset = subset.is_none_or(|subset| has_subset(&raw, subset));
         if let Value::Object(fields) = &mut raw {
             if kind_in(fields) != object.kind {
                 fields.insert("kind".to_owned(), json!(object.kind));
             }
-            if let Some(port) = port.filter(|_| !has_port) {
+            if let Some(port) = port {
                 fields.insert("port".to_owned(), json!(port));
             }
-            match subset.filter(|_| !has_subset) {
+            match subset {
                 Some(subset) if subset.is_empty() => {
                     fields.shift_remove("subset");
                 }
@@ -352,7 +346,6 @@ impl<'a> Destination<'a> {
         }
         Self {
             live: None,
-            made: true,
             context: self.context,
             raw: Raw::Made(Rc::new(raw)),
             object: Some(object).filter(|_| old.is_some()),
@@ -626,10 +619,11 @@ impl<'a> DestinationList<'a> {
 
         let mut changes = Vec::new();
         for (index, here) in self.destinations.iter().enumerate() {
-            let Some(destination) = target.iter().find(|it| it.live == Some(index)) else {
+            let Some((destination, _)) = target.iter().find(|(_, at)| *at == Some(index)) else {
                 continue;
             };
-            if destination.made && !destination.has_content_of(here) {
+            // What the owner wrote keeps the owner's edits; what planning made follows its source.
+            if destination.live.is_none() && !destination.has_content_of(here) {
                 changes.push(DestinationChange::Replace {
                     index,
                     destination: destination.label(),
@@ -645,58 +639,39 @@ impl<'a> DestinationList<'a> {
             }
         }
         for (index, destination) in self.destinations.iter().enumerate().rev() {
-            if !target.iter().any(|kept| kept.live == Some(index)) {
+            if !target.iter().any(|(_, at)| *at == Some(index)) {
                 changes.push(DestinationChange::Remove {
                     index,
                     destination: destination.label(),
                 });
             }
         }
-        let missing = target
-            .iter()
-            .enumerate()
-            .filter(|(_, destination)| destination.live.is_none());
-        for (index, destination) in missing {
-            changes.push(DestinationChange::Insert {
-                index,
-                destination: destination.label(),
-                value: destination.value(),
-            });
+        for (index, (destination, at)) in target.iter().enumerate() {
+            if at.is_none() {
+                changes.push(DestinationChange::Insert {
+                    index,
+                    destination: destination.label(),
+                    value: destination.value(),
+                });
+            }
         }
         changes
     }
 
-    /// Pairs each destination of `target` with the live one for the same place, as long as both lists keep their order.
-    fn paired_with_live(&self, target: &[Destination<'a>]) -> Vec<Destination<'a>> {
+    /// Pairs each destination of `target` with the index of the live one for the same place, as long as both lists keep their
+    /// order.
+    fn paired_with_live<'t>(
+        &self,
+        target: &'t [Destination<'a>],
+    ) -> Vec<(&'t Destination<'a>, Option<usize>)> {
         let mut next = 0;
-        let is_free = |here: &Destination<'a>| target.iter().all(|it| it.live != here.live);
-        let link = |it: &Destination<'a>| {
-            let same = |here: &&Destination<'a>| here.is_same(it) && is_free(here);
-            let index = it.live.or_else(|| {
-                self.destinations
-                    .iter()
-                    .find(same)
-                    .and_then(|here| here.live)
-            });
-            let here = index.and_then(|index| self.destinations.get(index));
-            match here.filter(|here| here.live >= Some(next)) {
-                Some(here) => {
-                    next = here.live.map_or(next, |index| index + 1);
-                    Destination {
-                        live: here.live,
-                        // A destination that the owner wrote keeps the owner's edits; one that planning made follows its
-                        // source.
-                        made: it.live.is_none(),
-                        ..it.clone()
-                    }
-                }
-                None => Destination {
-                    live: None,
-                    ..it.clone()
-                },
-            }
+        let pair = |it: &'t Destination<'a>| {
+            let same = || self.destinations.iter().position(|here| here.is_same(it));
+            let index = it.live.or_else(same).filter(|index| *index >= next);
+            next = index.map_or(next, |index| index + 1);
+            (it, index)
         };
-        target.iter().map(link).collect()
+        target.iter().map(pair).collect()
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn set_one(
     if copies.is_empty() {
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
-    let mut change = Change::new(state.config, scope);
+    let mut change = RouteChange::new(state.config, scope);
     change.copies = copies;
     Ok(replace(state.intent, state.table, change, &lists, &|_| None).0)
 }
@@ -93,7 +93,7 @@ pub(crate) fn remove(
         Some(name) => Scope::Named(vec![label_value(name)]),
         None => Scope::All,
     };
-    let change = Change::new(config, scope);
+    let change = RouteChange::new(config, scope);
     replace(intent, table, change, &HashMap::new(), &|_| None).0
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn reconcile(
         return Ok(ManagedRoutePlan::default());
     }
     let lists = new_lists(state, targets);
-    let mut change = Change::new(state.config, Scope::All);
+    let mut change = RouteChange::new(state.config, Scope::All);
     match update {
         ManagedRouteUpdate::AsPlanned if inserts_any => {
             let wanted: Vec<&ManagedRoute> = in_force.iter().collect();
@@ -351,7 +351,7 @@ fn is_top(config: &PluginConfig) -> bool {
 }
 
 /// A change of the managed routes of a Rollout.
-struct Change {
+struct RouteChange {
     /// The managed routes that are replaced by `copies`. All other mirror routes get the new lists of their sources.
     scope: Scope,
     copies: Vec<RouteCopy>,
@@ -362,7 +362,7 @@ struct Change {
     unknown: HashSet<usize>,
 }
 
-impl Change {
+impl RouteChange {
     fn new(config: &PluginConfig, scope: Scope) -> Self {
         Self {
             scope,
@@ -379,7 +379,7 @@ impl Change {
 fn replace(
     intent: &Intent,
     table: &RouteTableDoc,
-    change: Change,
+    change: RouteChange,
     lists: &HashMap<usize, &DestinationList<'_>>,
     fold: &dyn Fn(usize) -> Option<Value>,
 ) -> (ManagedRoutePlan, Vec<usize>) {

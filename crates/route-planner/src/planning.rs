@@ -82,9 +82,7 @@ fn set_weight(
     let update = growth.limit(intent.managed.update);
     let managed = managed_routes::reconcile(&state, &weights.targets, update);
     let managed = managed.or_else(|refusal| {
-        if !weights.left.contains(&refusal) {
-            weights.left.push(refusal);
-        }
+        weights.left.push(refusal);
         managed_routes::reconcile(&state, &weights.targets, ManagedRouteUpdate::KeepExisting)
     });
     let managed = managed.map_err(refused)?;

@@ -49,7 +49,7 @@ impl Endpoint<'_> {
     }
 }
 
-/// The input of [`observe`]: the endpoints of both Services, and the Pods of the promoted version.
+/// The input of [`compare`]: the endpoints of both Services, and the Pods of the promoted version.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// All endpoints of the stable Service, from all its slices.
@@ -62,7 +62,7 @@ pub struct Facts<'a> {
 
 /// The result of comparing the endpoints at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Observation {
+pub enum Readiness {
     /// Both Services lead to new Pods only, and the stable Service leads to all Pods of the canary Service.
     AllNew,
     /// The canary Service leads to new Pods only, but the stable Service does not yet.
@@ -90,31 +90,31 @@ pub enum Broken {
 
 /// Compares the endpoints with the Pods.
 #[must_use]
-pub fn observe(facts: &Facts<'_>) -> Observation {
+pub fn compare(facts: &Facts<'_>) -> Readiness {
     let ready = |endpoint: &&Endpoint<'_>| endpoint.is_ready();
     let canary: Vec<_> = facts.canary.iter().filter(ready).collect();
     let stable: Vec<_> = facts.stable.iter().filter(ready).collect();
     if canary.is_empty() {
-        return Observation::Broken(Broken::NoCanaryPod);
+        return Readiness::Broken(Broken::NoCanaryPod);
     }
     if canary.iter().chain(&stable).any(|it| it.pod.is_none()) {
-        return Observation::Broken(Broken::UnknownPod);
+        return Readiness::Broken(Broken::UnknownPod);
     }
     let is_new = |endpoint: &&Endpoint<'_>| {
         let pod = endpoint.pod;
         pod.is_some_and(|pod| facts.new_pods.contains(pod))
     };
     if !canary.iter().all(is_new) {
-        return Observation::Broken(Broken::ForeignCanaryPod);
+        return Readiness::Broken(Broken::ForeignCanaryPod);
     }
     // Count Pods, not endpoints: a Pod with addresses of two families has two endpoints.
     let wanted: BTreeSet<_> = canary.iter().filter_map(|it| it.pod).collect();
     let stays = stable.iter().filter(|it| it.stays());
     let there: BTreeSet<_> = stays.filter_map(|it| it.pod).collect();
     if stable.iter().all(is_new) && wanted.is_subset(&there) {
-        return Observation::AllNew;
+        return Readiness::AllNew;
     }
-    Observation::Incomplete {
+    Readiness::Incomplete {
         ready: wanted.intersection(&there).count(),
         wanted: wanted.len(),
     }
@@ -180,13 +180,13 @@ impl Hold {
     pub fn decide(
         &mut self,
         guard: &PromotionGuard,
-        observation: &Observation,
+        observation: &Readiness,
         now: Duration,
     ) -> Decision {
         let timeout = self.begun.saturating_add(guard.timeout);
         match *observation {
-            Observation::Broken(broken) => Decision::WriteNow(broken),
-            Observation::AllNew => {
+            Readiness::Broken(broken) => Decision::WriteNow(broken),
+            Readiness::AllNew => {
                 let since = *self.all_new_since.get_or_insert(now);
                 let settled = since.saturating_add(guard.settle);
                 if now >= settled {
@@ -197,7 +197,7 @@ impl Hold {
                     overdue: None,
                 }
             }
-            Observation::Incomplete { ready, wanted } => {
+            Readiness::Incomplete { ready, wanted } => {
                 self.all_new_since = None;
                 if now < timeout {
                     return Decision::Hold {
@@ -303,8 +303,8 @@ mod tests {
     }
 
     /// The Pods `a` to `d` are new.
-    fn observe_pods(canary: &str, stable: &str) -> Observation {
-        observe(&Facts {
+    fn observe_pods(canary: &str, stable: &str) -> Readiness {
+        compare(&Facts {
             stable: endpoints(stable),
             canary: endpoints(canary),
             new_pods: &pods("a b c d"),
@@ -312,51 +312,47 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(canary: &str, stable: &str, expect: Observation) {
+    fn check(canary: &str, stable: &str, expect: Readiness) {
         assert_eq!(observe_pods(canary, stable), expect, "{canary} | {stable}");
     }
 
-    const fn incomplete(ready: usize, wanted: usize) -> Observation {
-        Observation::Incomplete { ready, wanted }
+    const fn incomplete(ready: usize, wanted: usize) -> Readiness {
+        Readiness::Incomplete { ready, wanted }
     }
 
     #[test]
     fn traffic_does_not_stay_on_a_canary_service_without_new_pods() {
         for stable in ["", "a b", "old", "a old"] {
-            check("", stable, Observation::Broken(Broken::NoCanaryPod));
-            check("a- b-", stable, Observation::Broken(Broken::NoCanaryPod));
-            check("bad", stable, Observation::Broken(Broken::ForeignCanaryPod));
-            check(
-                "a bad",
-                stable,
-                Observation::Broken(Broken::ForeignCanaryPod),
-            );
+            check("", stable, Readiness::Broken(Broken::NoCanaryPod));
+            check("a- b-", stable, Readiness::Broken(Broken::NoCanaryPod));
+            check("bad", stable, Readiness::Broken(Broken::ForeignCanaryPod));
+            check("a bad", stable, Readiness::Broken(Broken::ForeignCanaryPod));
             check(
                 "a bad?",
                 stable,
-                Observation::Broken(Broken::ForeignCanaryPod),
+                Readiness::Broken(Broken::ForeignCanaryPod),
             );
             // The Service sets publishNotReadyAddresses.
             check(
                 "a bad~",
                 stable,
-                Observation::Broken(Broken::ForeignCanaryPod),
+                Readiness::Broken(Broken::ForeignCanaryPod),
             );
         }
-        check("a bad-", "a", Observation::AllNew);
+        check("a bad-", "a", Readiness::AllNew);
     }
 
     #[test]
     fn the_stable_service_must_lead_to_all_new_pods_and_no_other() {
-        check("a b", "a b", Observation::AllNew);
-        check("a b", "a b c", Observation::AllNew);
-        check("a? b", "a b?", Observation::AllNew);
+        check("a b", "a b", Readiness::AllNew);
+        check("a b", "a b c", Readiness::AllNew);
+        check("a? b", "a b?", Readiness::AllNew);
         check("a b", "", incomplete(0, 2));
         check("a b", "old older", incomplete(0, 2));
         check("a b", "a", incomplete(1, 2));
         check("a b", "a b old", incomplete(2, 2));
         check("a b", "a b-", incomplete(1, 2));
-        check("a b", "a b old-", Observation::AllNew);
+        check("a b", "a b old-", Readiness::AllNew);
         // The same number, but other Pods.
         check("a b", "c d", incomplete(0, 2));
     }
@@ -370,24 +366,24 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_a_pod_is_broken() {
-        check("_", "a", Observation::Broken(Broken::UnknownPod));
-        check("a _", "a", Observation::Broken(Broken::UnknownPod));
-        check("a", "a _", Observation::Broken(Broken::UnknownPod));
-        check("a", "_", Observation::Broken(Broken::UnknownPod));
-        check("a _-", "a _-", Observation::AllNew);
+        check("_", "a", Readiness::Broken(Broken::UnknownPod));
+        check("a _", "a", Readiness::Broken(Broken::UnknownPod));
+        check("a", "a _", Readiness::Broken(Broken::UnknownPod));
+        check("a", "_", Readiness::Broken(Broken::UnknownPod));
+        check("a _-", "a _-", Readiness::AllNew);
     }
 
     #[test]
     fn a_pod_with_addresses_of_two_families_counts_once() {
-        check("a a b b", "a b", Observation::AllNew);
-        check("a b", "a a b b", Observation::AllNew);
+        check("a a b b", "a b", Readiness::AllNew);
+        check("a b", "a a b b", Readiness::AllNew);
         check("a a b b", "a a", incomplete(1, 2));
-        check("a a- b", "a- a b", Observation::AllNew);
+        check("a a- b", "a- a b", Readiness::AllNew);
     }
 
     /// Calls `decide` at the given seconds, and checks each decision.
     #[track_caller]
-    fn check_decisions(guard: PromotionGuard, observations: &[(u64, Observation, &str)]) {
+    fn check_decisions(guard: PromotionGuard, observations: &[(u64, Readiness, &str)]) {
         let mut hold = Hold::begin(seconds(100));
         for (at, observation, expect) in observations {
             let now = seconds(100 + at);
@@ -414,19 +410,19 @@ mod tests {
             guard,
             &[
                 (0, partly(), "hold 120"),
-                (7, Observation::AllNew, "hold 12"),
-                (11, Observation::AllNew, "hold 12"),
-                (12, Observation::AllNew, "release"),
+                (7, Readiness::AllNew, "hold 12"),
+                (11, Readiness::AllNew, "hold 12"),
+                (12, Readiness::AllNew, "release"),
             ],
         );
         // A Pod that becomes unready restarts `settle`.
         check_decisions(
             guard,
             &[
-                (0, Observation::AllNew, "hold 5"),
+                (0, Readiness::AllNew, "hold 5"),
                 (4, partly(), "hold 120"),
-                (6, Observation::AllNew, "hold 11"),
-                (11, Observation::AllNew, "release"),
+                (6, Readiness::AllNew, "hold 11"),
+                (11, Readiness::AllNew, "release"),
             ],
         );
     }
@@ -436,15 +432,15 @@ mod tests {
         check_decisions(
             PromotionGuard::default(),
             &[
-                (0, Observation::AllNew, "hold 5"),
-                (5, Observation::AllNew, "release"),
+                (0, Readiness::AllNew, "hold 5"),
+                (5, Readiness::AllNew, "release"),
             ],
         );
         let at_once = PromotionGuard {
             settle: Duration::ZERO,
             ..PromotionGuard::default()
         };
-        check_decisions(at_once, &[(0, Observation::AllNew, "release")]);
+        check_decisions(at_once, &[(0, Readiness::AllNew, "release")]);
     }
 
     #[test]
@@ -472,7 +468,7 @@ mod tests {
             )],
         );
         // If the endpoints are complete, the timeout does not shorten `settle`.
-        check_decisions(guard, &[(118, Observation::AllNew, "hold 123")]);
+        check_decisions(guard, &[(118, Readiness::AllNew, "hold 123")]);
     }
 
     #[test]
@@ -486,8 +482,8 @@ mod tests {
                 (419, incomplete(0, 3), "hold 420"),
                 (420, incomplete(0, 3), "hold 720 0/3"),
                 (500, incomplete(1, 3), "hold 720"),
-                (501, Observation::AllNew, "hold 506"),
-                (506, Observation::AllNew, "release"),
+                (501, Readiness::AllNew, "hold 506"),
+                (506, Readiness::AllNew, "release"),
             ],
         );
     }
@@ -498,10 +494,10 @@ mod tests {
         let broken = Broken::ForeignCanaryPod;
         for at in [1, 3, 119, 5000] {
             let observations = [
-                (0, Observation::AllNew, "hold 5"),
+                (0, Readiness::AllNew, "hold 5"),
                 (
                     at,
-                    Observation::Broken(broken),
+                    Readiness::Broken(broken),
                     "the canary Service leads to Pods of another version",
                 ),
             ];
@@ -538,13 +534,13 @@ mod tests {
             };
             let (at_canary, at_stable) = (ready(of(&canary)), ready(of(&stable)));
             let are_new = |pods: &BTreeSet<&str>| pods.iter().all(|pod| new_pods.contains(*pod));
-            match observe(&facts) {
-                Observation::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
-                Observation::AllNew => {
+            match compare(&facts) {
+                Readiness::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
+                Readiness::AllNew => {
                     prop_assert!(!at_canary.is_empty() && are_new(&at_canary) && are_new(&at_stable));
                     prop_assert!(at_canary.is_subset(&at_stable));
                 }
-                Observation::Incomplete { ready, wanted } => {
+                Readiness::Incomplete { ready, wanted } => {
                     prop_assert!(!at_canary.is_empty() && are_new(&at_canary));
                     prop_assert!(ready <= wanted && wanted == at_canary.len());
                 }

@@ -33,6 +33,8 @@ use crate::ownership::{ANNOTATION, Fnv};
 use crate::plan::{Edit, OtherAnnotations};
 use crate::route::{Protocol, Route};
 
+// An older plugin, after a rollback of an upgrade, must not read a newer record as its own: it leaves the annotation alone,
+// and says so.
 const FORMAT: u32 = 2;
 
 /// The decoded annotation: the records of all Rollouts.
@@ -40,6 +42,7 @@ const FORMAT: u32 = 2;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Annotation {
     version: u32,
+    // As JSON: a record that this version cannot decode is another Rollout's, and stays in the annotation as it is.
     rollouts: Map<String, Value>,
 }
 
@@ -90,6 +93,7 @@ pub(crate) struct RouteEntry {
 
 impl Serialize for RouteEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Without keys: thousands of routes share the 256 KiB of all annotations.
         (&self.name, self.position, self.matchers, self.split).serialize(serializer)
     }
 }
@@ -160,7 +164,7 @@ impl Serialize for Original {
 }
 
 /// A 64-bit hash, stored in hexadecimal digits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Hash(u64);
 
@@ -189,6 +193,7 @@ impl RecordSet {
         };
         let own = Annotation::read(table).and_then(|annotation| {
             let others = annotation.rollouts().filter(|name| *name != rollout);
+            // The calls of a Rollout report its own unreadable record, so it does not stop the others.
             let others =
                 others.filter_map(|name| Some((name.to_owned(), annotation.record_of(name).ok()?)));
             records.others = others.collect();
@@ -238,10 +243,12 @@ impl Annotation {
         };
         let record = Record::deserialize(record).map_err(unreadable)?;
         let is_known = |route: &RouteEntry| route.split < record.splits.len();
+        // A person can have edited the annotation. From here on each entry has its split.
         if !record.routes.iter().all(is_known) {
             return Err(unreadable("a route without its split"));
         }
         for split in &record.splits {
+            // The stable destination is compared by its object, so an original without one can never be found again.
             let has_ref = |it: &Original| it.destination.get("ref").is_some_and(Value::is_object);
             let have_refs = split.originals.iter().all(has_ref);
             let originals = split.originals.iter().chain(&split.idle);
@@ -266,6 +273,7 @@ impl Annotation {
         old: &Record,
         new: &Record,
     ) -> Result<(Option<Edit>, bool), Refusal> {
+        // A write without need wakes every client that watches the table, among them Argo CD.
         if old == new {
             return Ok((None, !self.rollouts.is_empty()));
         }
@@ -278,12 +286,14 @@ impl Annotation {
             let new = serde_json::to_value(new).map_err(unreadable)?;
             annotation.rollouts.insert(rollout, new);
         }
+        // The last record takes the annotation with it: at rest the table is what its owner wrote, byte for byte.
         let is_left = !annotation.rollouts.is_empty();
         let value = is_left.then(|| serde_json::to_string(&annotation));
         let annotations = table.annotations();
         let edit = Edit::Annotation {
             expect: annotations.and_then(|annotations| annotations.get(ANNOTATION).cloned()),
             value: value.transpose().map_err(unreadable)?,
+            // An empty map of annotations would not be what the owner wrote either.
             others: match annotations {
                 None => OtherAnnotations::NoMap,
                 Some(map) if map.keys().all(|key| key == ANNOTATION) => OtherAnnotations::None,
@@ -305,12 +315,6 @@ impl Split {
     /// Whether a destination leads to the same place as one that was inserted.
     pub(crate) fn has_inserted(&self, destination: &Destination<'_>) -> bool {
         self.added.iter().any(|id| destination.is(id))
-    }
-
-    /// The destination that was made to replace the owner's stable one; `None` without such a destination.
-    pub(crate) fn made_stable(&self) -> Option<&DestinationId> {
-        let is_made = self.stable == StableInList::Made;
-        self.added.first().filter(|_| is_made)
     }
 }
 
@@ -352,6 +356,7 @@ impl<'a> RecordBuilder<'a> {
         let Some(split) = self.old.splits.get(entry.split) else {
             return;
         };
+        // Most routes share one split, which is not turned into text again for each of them.
         let split = match self.kept.get(&entry.split) {
             Some(index) => *index,
             None => {
@@ -371,6 +376,8 @@ impl<'a> RecordBuilder<'a> {
 
     /// The index of a split in the new record, to which it is added if it is not there.
     fn index_of(&mut self, split: &Split) -> usize {
+        // JSON values have no hash. Comparing each split with all others would take quadratic time in a table whose routes
+        // all differ.
         let text = serde_json::to_string(split).unwrap_or_default();
         let splits = &mut self.new.splits;
         *self.known.entry(text).or_insert_with(|| {
@@ -386,6 +393,7 @@ impl<'a> RecordBuilder<'a> {
 
     /// The new record; empty if no route is split.
     pub(crate) fn finish(self) -> Record {
+        // Without a split route no copy can exist from which an owner's route has to be told apart.
         if self.new.routes.is_empty() {
             return Record::default();
         }

@@ -6,37 +6,34 @@
 //!
 //! | the route must show | key |
 //! |---|---|
-//! | what planning inserted | name and matchers, then matchers, then name |
-//! | nothing | name and matchers |
-//! | a list that cannot be decoded | matchers, then name |
-//! | less weight than the recorded share, and no new destination | name, then matchers |
-//! | what planning inserted | the foreign destinations and the share, with the name, then without |
-//! | less weight than the recorded share | name, then matchers |
-//! | what planning inserted | the foreign destinations, then nothing |
-//! | nothing | name, then matchers |
+//! | what planning inserted | name and matchers, in the recorded order |
+//! | what planning inserted | matchers, then name |
+//! | a list that cannot be decoded | matchers |
+//! | one of the owner's destinations that were changed | name, then matchers |
+//! | what planning inserted | name and foreign destinations |
+//! | what planning inserted | nothing |
+//! | nothing | matchers |
 //!
 //! For example, the owner moved route `two` to the front and renamed `one` to `uno`:
 //!
 //! ```text
 //! recorded                          live                              matched by
-//! one  at 0, matchers /a            two  at 0, matchers /b, canary    canary, matchers and name
+//! one  at 0, matchers /a            two  at 0, matchers /b, canary    canary and matchers
 //! two  at 1, matchers /b            uno  at 1, matchers /a, canary    canary and matchers
 //! ```
 //!
-//! A route from which the inserted destination was removed has no canary to match by. The sum of its weights shows that
-//! something is missing. Such a route is matched before other routes with a canary, such as a mirror route that lost its
-//! labels:
+//! A route from which the inserted destination was removed has no canary to match by, but the owner's destination. Such a route
+//! is matched before other routes with a canary, such as a mirror route that lost its labels:
 //!
 //! ```text
 //! recorded                            live                                matched by
 //! -    at 1, matchers /b, share 100   kept at 1, matchers /x, canary 30   not matched: it has no entry
-//!                                     -    at 2, matchers /b, stable 70   matchers and the 30 that are missing
+//!                                     -    at 2, matchers /b, stable 70   stable and matchers
 //! ```
 //!
 //! A route without an entry may still be a copy of a split route: see [`Copies`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash as StdHash;
 
 use crate::destinations::{Destination, DestinationId, DestinationList, ReadContext};
 use crate::record::{Hash, Original, Record, RouteEntry, Split};
@@ -58,7 +55,6 @@ pub(crate) fn match_records(
     record: &Record,
     candidates: &[Candidate<'_, '_>],
     context: ReadContext<'_>,
-    is_stable: &dyn Fn(&Destination<'_>) -> bool,
 ) -> Vec<Option<usize>> {
     let mut pairs = Pairing {
         record,
@@ -70,170 +66,76 @@ pub(crate) fn match_records(
         return pairs.found;
     }
     let name = |it: &RouteEntry| Some(it.name.clone()).filter(|name| !name.is_empty());
-    let foreign = Foreign::of(record, context);
     let own_name = |it: &Candidate<'_, '_>| it.route.is_named.then(|| it.route.name.to_owned());
     let matchers = |it: &RouteEntry| Some(it.matchers);
+    let own_matchers = |it: &Candidate<'_, '_>| Some(*it.matchers);
 
     pairs.pair_in_order();
-    pairs.pair(
-        Evidence::Inserted,
-        |it| Some((name(it), it.matchers, foreign.recorded(it))),
-        |it| Some((own_name(it), *it.matchers, foreign.live(it))),
-    );
-    pairs.pair(
-        Evidence::Inserted,
-        |it| Some((it.matchers, foreign.recorded(it))),
-        |it| Some((*it.matchers, foreign.live(it))),
-    );
-    pairs.pair(Evidence::Inserted, matchers, |it| Some(*it.matchers));
+    // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
+    pairs.pair(Evidence::Inserted, matchers, own_matchers);
     pairs.pair(Evidence::Inserted, name, own_name);
-    pairs.pair(
-        Evidence::None,
-        |it| Some((name(it)?, it.matchers)),
-        |it| Some((own_name(it)?, *it.matchers)),
-    );
     // A route that cannot be decoded shows no evidence.
     let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
     pairs.pair(Evidence::None, matchers, unread);
-    let unread = |it: &Candidate<'_, '_>| own_name(it).filter(|_| !it.is_readable);
-    pairs.pair(Evidence::None, name, unread);
     // A route from which the inserted destination was removed is matched before routes that only have such a destination.
-    pairs.pair(Evidence::Gap, name, own_name);
-    pairs.pair(Evidence::Gap, matchers, |it| Some(*it.matchers));
-    // Without an inserted destination, only name and matchers identify the route.
-    let has_added = |it: &RouteEntry| record.split_of(it).is_some_and(|it| !it.added.is_empty());
-    pairs.pair(
-        Evidence::Inserted,
-        |it| has_added(it).then(|| (name(it), foreign.recorded(it), foreign.recorded_share(it))),
-        |it| Some((own_name(it), foreign.live(it), foreign.live_share(it))),
-    );
-    pairs.pair(
-        Evidence::Inserted,
-        |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
-        |it| Some((foreign.live(it), foreign.live_share(it))),
-    );
-    // The owner may also have added destinations to a route from which the inserted destination was removed. But this may be
-    // a new route, so a route with the recorded share was matched before.
-    pairs.pair(Evidence::GapBesideNew, name, own_name);
-    pairs.pair(Evidence::GapBesideNew, matchers, |it| Some(*it.matchers));
+    pairs.pair(Evidence::Original, name, own_name);
+    pairs.pair(Evidence::Original, matchers, own_matchers);
+    // From here on every destination of every route is read.
     if pairs.free.is_empty() {
         return pairs.found;
     }
+    let ours = labels_of_ours(record, context);
+    let foreign = |it: &Candidate<'_, '_>| -> Vec<String> {
+        let destinations = it.list.into_iter().flat_map(|list| &list.destinations);
+        let foreign = destinations.filter(|it| !ours.contains(&it.recorded()));
+        foreign.map(Destination::place).collect()
+    };
+    pairs.pair(
+        Evidence::Inserted,
+        |it| Some((name(it), record.split_of(it)?.foreign.clone())),
+        |it| Some((own_name(it), foreign(it))),
+    );
     // A copy of a matched route does not match the entry of another route.
     let copies = Copies::of(record, candidates, &pairs.found);
     let is_copy = |it: &Candidate<'_, '_>| {
-        let split = |list| copies.split_of(record, it.route.protocol, list, is_stable);
+        let split = |list| copies.split_of(record, it.route.protocol, list);
         it.list.and_then(split).is_some()
     };
     pairs.pair(
         Evidence::Inserted,
-        |it| has_added(it).then(|| foreign.recorded(it)),
-        |it| (!is_copy(it)).then(|| foreign.live(it)),
-    );
-    pairs.pair(
-        Evidence::Inserted,
-        |it| has_added(it).then_some(()),
+        |_| Some(()),
         |it| (!is_copy(it)).then_some(()),
     );
-    pairs.pair(Evidence::None, name, own_name);
-    pairs.pair(Evidence::None, matchers, |it| Some(*it.matchers));
+    // The owner may have replaced all destinations. Recovery decides whether the route still belongs to the Rollout.
+    pairs.pair(Evidence::None, matchers, own_matchers);
     pairs.found
 }
 
-/// The foreign destinations of routes, as a part of keys. Everything is empty or 0 if the record has no foreign
-/// destinations.
-struct Foreign<'p> {
-    record: &'p Record,
-    is_used: bool,
-    /// Labels of the Rollout's destinations, which are not foreign.
-    ours: HashSet<String>,
-}
-
-impl<'p> Foreign<'p> {
-    fn of(record: &'p Record, context: ReadContext<'_>) -> Self {
-        let is_used = record.splits.iter().any(|split| !split.foreign.is_empty());
-        let mut ours = HashSet::new();
-        if is_used {
-            for split in &record.splits {
-                ours.extend(split.added.iter().map(DestinationId::recorded));
-                let original =
-                    |it: &Original| Destination::new(&it.destination, context).recorded();
-                ours.extend(split.originals.iter().map(original));
-            }
-        }
-        Self {
-            record,
-            is_used,
-            ours,
-        }
+/// The labels of the Rollout's destinations in all splits. Destinations with other labels are foreign.
+fn labels_of_ours(record: &Record, context: ReadContext<'_>) -> HashSet<String> {
+    let mut ours = HashSet::new();
+    for split in &record.splits {
+        ours.extend(split.added.iter().map(DestinationId::recorded));
+        let original = |it: &Original| Destination::new(&it.destination, context).recorded();
+        ours.extend(split.originals.iter().map(original));
     }
-
-    fn recorded(&self, route: &RouteEntry) -> Vec<String> {
-        let split = self.record.split_of(route).filter(|_| self.is_used);
-        split.map(|split| split.foreign.clone()).unwrap_or_default()
-    }
-
-    /// The recorded share, in percent of the route's traffic.
-    fn recorded_share(&self, route: &RouteEntry) -> u32 {
-        let split = self.record.split_of(route).filter(|_| self.is_used);
-        split.map_or(0, |split| split.share)
-    }
-
-    fn live_share(&self, candidate: &Candidate<'_, '_>) -> u32 {
-        let list = candidate.list.filter(|_| self.is_used);
-        let destinations = list.into_iter().flat_map(|list| &list.destinations);
-        let ours = destinations.filter(|it| self.ours.contains(&it.recorded()));
-        ours.filter_map(Destination::weight).sum()
-    }
-
-    fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {
-        let list = candidate.list.filter(|_| self.is_used);
-        let destinations = list.into_iter().flat_map(|list| &list.destinations);
-        let foreign = destinations.filter(|it| !self.ours.contains(&it.recorded()));
-        foreign.map(Destination::place).collect()
-    }
+    ours
 }
 
 /// Whether a list has a destination that only planning can have inserted for `split`.
-///
-/// If planning inserted none, because the owner listed all destinations, one of the owner's destinations is enough.
 fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
     let mut destinations = list.destinations.iter();
-    if split.added.is_empty() {
-        return split.originals.iter().any(|original| {
-            let wanted = original
-                .destination
-                .pointer("/ref/name")
-                .and_then(|name| name.as_str());
-            let is = |it: &Destination<'_>| {
-                it.object()
-                    .is_some_and(|object| Some(object.name) == wanted)
-            };
-            list.destinations.iter().any(is)
-        });
-    }
     // Planning always writes a weight. An owner's route to the canary, or a header route, usually has none.
     destinations.any(|it| it.weight().is_some() && split.has_inserted(it))
 }
 
-/// Whether the destination that `split` inserted was removed from a route: the owner's destinations are left, and the sum of
-/// their weights is less than the recorded share. The owner may have led them to another cluster.
-///
-/// Unless `may_have_new`, all other destinations must be in the record.
-fn has_gap(list: &DestinationList<'_>, split: &Split, may_have_new: bool) -> bool {
-    let is_original = |it: &&Destination<'_>| {
+/// Whether a list has one of the owner's destinations that `split` changed. The owner may have led it to another cluster.
+fn shows_original(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut destinations = list.destinations.iter();
+    destinations.any(|it| {
         let mut originals = split.originals.iter();
         originals.any(|original| it.has_name_of(&original.destination))
-    };
-    let (own, others): (Vec<_>, Vec<_>) = list.destinations.iter().partition(is_original);
-    let are_known = may_have_new || others.iter().all(|it| split.foreign.contains(&it.place()));
-    let weight = own.iter().try_fold(0_u32, |sum, destination| {
-        sum.checked_add(destination.weight()?)
-    });
-    !own.is_empty()
-        && !split.stable.is_absent()
-        && are_known
-        && weight.is_some_and(|weight| weight < split.share)
+    })
 }
 
 /// The evidence that a route must show before it is paired with an entry.
@@ -241,10 +143,8 @@ fn has_gap(list: &DestinationList<'_>, split: &Split, may_have_new: bool) -> boo
 enum Evidence {
     /// A destination that only planning can have inserted.
     Inserted,
-    /// Weights that sum to less than the recorded share, and every destination is in the record.
-    Gap,
-    /// Weights that sum to less than the recorded share.
-    GapBesideNew,
+    /// One of the owner's destinations that were changed.
+    Original,
     /// None: equal keys are enough.
     None,
 }
@@ -263,35 +163,33 @@ impl Pairing<'_, '_, '_> {
     /// most calls it pairs all.
     fn pair_in_order(&mut self) {
         let mut next = 0;
-        let mut is_paired = vec![false; self.record.routes.len()];
         for (index, candidate) in self.candidates.iter().enumerate() {
             let route = candidate.route;
-            let records = self.record.routes.iter().enumerate().skip(next).take(2);
-            let mut same = records.filter(|(_, record)| {
+            // Two: the route of one entry may be gone.
+            let mut records = self.record.routes.iter().enumerate().skip(next).take(2);
+            let same = records.find(|(_, record)| {
                 route.is_named
                     && record.name == route.name
                     && record.matchers == *candidate.matchers
             });
-            if let Some((record, _)) = same.next()
+            if let Some((index_of_record, record)) = same
+                // TCP and TLS routes have no names.
                 && route.protocol.is_http()
-                && self.fits(record, index, Evidence::Inserted)
-                && let (Some(found), Some(paired)) =
-                    (self.found.get_mut(index), is_paired.get_mut(record))
+                && self.fits(record.split, index, Evidence::Inserted)
+                && let Some(found) = self.found.get_mut(index)
             {
-                *found = Some(record);
-                *paired = true;
-                next = record + 1;
+                *found = Some(index_of_record);
+                next = index_of_record + 1;
             }
         }
-        self.free
-            .retain(|record| is_paired.get(*record) != Some(&true));
+        self.drop_paired();
     }
 
     /// Pairs the free entries and routes whose keys are equal, if the routes show the `evidence`.
     ///
     /// Several with one key are paired in their order. If there are more entries than routes with one key, or fewer, those
     /// with equal positions are paired first.
-    fn pair<K: Eq + StdHash>(
+    fn pair<K: Ord>(
         &mut self,
         evidence: Evidence,
         of_record: impl Fn(&RouteEntry) -> Option<K>,
@@ -300,7 +198,7 @@ impl Pairing<'_, '_, '_> {
         if self.free.is_empty() {
             return;
         }
-        let mut routes: HashMap<(Protocol, K), Vec<usize>> = HashMap::new();
+        let mut routes: BTreeMap<(Protocol, K), Vec<usize>> = BTreeMap::new();
         for (index, candidate) in self.candidates.iter().enumerate() {
             if self.found.get(index) == Some(&None)
                 && let Some(key) = of_route(candidate)
@@ -309,67 +207,39 @@ impl Pairing<'_, '_, '_> {
                 routes.entry(key).or_default().push(index);
             }
         }
-        let mut records: HashMap<(Protocol, K), Vec<usize>> = HashMap::new();
+        // Entries of one split need the same evidence, so a group of them is compared with each route once.
+        let mut records: BTreeMap<(usize, Protocol, K), Vec<usize>> = BTreeMap::new();
         for free in &self.free {
-            let record = self.record.routes.get(*free);
-            let Some((record, split)) = record.and_then(|it| Some((it, self.record.split_of(it)?)))
-            else {
-                continue;
-            };
-            if let Some(key) = of_record(record) {
-                let key = (split.protocol, key);
+            if let Some(record) = self.record.routes.get(*free)
+                && let Some(split) = self.record.split_of(record)
+                && let Some(key) = of_record(record)
+            {
+                let key = (record.split, split.protocol, key);
                 records.entry(key).or_default().push(*free);
             }
         }
-        for (key, records) in records {
-            let Some(routes) = routes.remove(&key) else {
+        for ((split, protocol, key), records) in records {
+            let Some(routes) = routes.get(&(protocol, key)) else {
                 continue;
             };
-            for (routes, records) in self.groups(records, &routes, evidence) {
-                self.pair_group(routes, records);
-            }
+            let fits = |route: &&usize| {
+                self.found.get(**route) == Some(&None) && self.fits(split, **route, evidence)
+            };
+            let routes = routes.iter().filter(fits).copied().collect();
+            self.pair_group(routes, records);
         }
-        let mut is_free = vec![true; self.record.routes.len()];
-        for record in self.found.iter().flatten() {
-            if let Some(is_free) = is_free.get_mut(*record) {
-                *is_free = false;
-            }
-        }
-        self.free
-            .retain(|record| is_free.get(*record) == Some(&true));
+        self.drop_paired();
     }
 
-    /// Groups entries with one key by the routes that show the evidence for them. Those with the fewest routes come first, since
-    /// the others have a choice. Entries of one split, as most are, need the same evidence.
-    fn groups(
-        &self,
-        records: Vec<usize>,
-        routes: &[usize],
-        evidence: Evidence,
-    ) -> Vec<(Vec<usize>, Vec<usize>)> {
-        let mut of_splits: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
-        for record in records {
-            let split = self.record.routes.get(record).map(|it| it.split);
-            of_splits.entry(split).or_default().push(record);
-        }
-        let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-        for records in of_splits.into_values() {
-            let first = records.first();
-            let fits =
-                |route: &&usize| first.is_some_and(|first| self.fits(*first, **route, evidence));
-            let routes = routes.iter().filter(fits).copied().collect();
-            groups.entry(routes).or_default().extend(records);
-        }
-        let mut groups: Vec<(Vec<usize>, Vec<usize>)> = groups.into_iter().collect();
-        groups.sort_by_key(|(routes, _)| routes.len());
-        groups
+    fn drop_paired(&mut self) {
+        let paired: HashSet<usize> = self.found.iter().flatten().copied().collect();
+        self.free.retain(|record| !paired.contains(record));
     }
 
     /// Pairs the entries of a group with its routes.
     fn pair_group(&mut self, mut routes: Vec<usize>, mut records: Vec<usize>) {
-        routes.retain(|route| self.found.get(*route) == Some(&None));
-        records.sort_unstable();
         let mut pairs: Vec<(usize, usize)> = Vec::new();
+        // With as many routes as entries their order says more than positions, which a new route in front of them shifts.
         if routes.len() != records.len() {
             let recorded =
                 |record: usize| self.record.routes.get(record).map(|record| record.position);
@@ -396,27 +266,22 @@ impl Pairing<'_, '_, '_> {
         }
     }
 
-    fn fits(&self, record: usize, route: usize, evidence: Evidence) -> bool {
-        let split = self.record.routes.get(record);
-        let split = split.and_then(|record| self.record.split_of(record));
-        let list = self.candidates.get(route).map(|candidate| candidate.list);
-        match (split, list) {
-            (Some(split), Some(Some(list))) => match evidence {
-                Evidence::Inserted => shows_insertion(list, split),
-                Evidence::Gap => has_gap(list, split, false),
-                Evidence::GapBesideNew => has_gap(list, split, true),
-                Evidence::None => true,
-            },
-            (Some(_), Some(None)) => evidence == Evidence::None,
-            _ => false,
+    /// Whether a route shows the `evidence` that an entry with this split needs.
+    fn fits(&self, split: usize, route: usize, evidence: Evidence) -> bool {
+        let list = self.candidates.get(route).and_then(|it| it.list);
+        match (evidence, self.record.splits.get(split), list) {
+            (Evidence::None, ..) => true,
+            (Evidence::Inserted, Some(split), Some(list)) => shows_insertion(list, split),
+            (Evidence::Original, Some(split), Some(list)) => shows_original(list, split),
+            (Evidence::Inserted | Evidence::Original, ..) => false,
         }
     }
 }
 
 /// Recognises routes that their owner copied from a split route: they have the inserted destinations with the same weights.
 pub(crate) struct Copies {
-    /// For each split, by its index: the weights of the inserted destinations in its routes.
-    weights: Vec<(usize, BTreeSet<Weights>)>,
+    /// The weights of the inserted destinations in the routes of each split, by its index.
+    weights: BTreeMap<usize, BTreeSet<Weights>>,
 }
 
 impl Copies {
@@ -426,38 +291,24 @@ impl Copies {
         candidates: &[Candidate<'_, '_>],
         found: &[Option<usize>],
     ) -> Self {
-        let mut weights: Vec<(usize, BTreeSet<Weights>)> = record
-            .splits
-            .iter()
-            .enumerate()
-            .filter(|(_, split)| !split.added.is_empty())
-            .map(|(index, _)| (index, BTreeSet::new()))
-            .collect();
-        let lists = candidates.iter().zip(found);
-        let mut unmatched = lists.clone().filter(|(_, found)| found.is_none());
-        let may_be = unmatched.any(|(candidate, _)| {
-            let list = candidate.list;
-            list.is_some_and(|list| {
-                record
-                    .splits
-                    .iter()
-                    .any(|split| shows_insertion(list, split))
-            })
-        });
-        if !may_be {
-            weights.clear();
+        let lists = || candidates.iter().map(|it| it.list).zip(found);
+        let mut unmatched = lists().filter_map(|(list, found)| list.filter(|_| found.is_none()));
+        let shows_any = |list| {
+            let mut splits = record.splits.iter();
+            splits.any(|split| shows_insertion(list, split))
+        };
+        let mut weights: BTreeMap<usize, BTreeSet<Weights>> = BTreeMap::new();
+        // In most calls no route can be a copy, and the weights of the others need not be read.
+        if !unmatched.any(shows_any) {
+            return Self { weights };
         }
-        for (index, seen) in &mut weights {
-            let Some(split) = record.splits.get(*index) else {
-                continue;
-            };
-            for (candidate, found) in lists.clone() {
-                let record = found.and_then(|found| record.routes.get(found));
-                if record.is_some_and(|record| record.split == *index)
-                    && let Some(list) = candidate.list
-                {
-                    seen.insert(weights_of(list, split));
-                }
+        for (list, found) in lists() {
+            let entry = found.and_then(|found| record.routes.get(found));
+            if let (Some(list), Some(entry)) = (list, entry)
+                && let Some(split) = record.split_of(entry)
+            {
+                let seen = weights.entry(entry.split).or_default();
+                seen.insert(weights_of(list, split));
             }
         }
         Self { weights }
@@ -469,38 +320,14 @@ impl Copies {
         record: &'a Record,
         protocol: Protocol,
         list: &DestinationList<'_>,
-        is_stable: &dyn Fn(&Destination<'_>) -> bool,
     ) -> Option<&'a Split> {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            let has_weights =
-                || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
-            let is_split = may_be_split(list, split, is_stable) && shows_insertion(list, split);
-            (is_split && has_weights()).then_some(split)
+            let is_copy = shows_insertion(list, split) && seen.contains(&weights_of(list, split));
+            is_copy.then_some(split)
         })
     }
-}
-
-/// Whether a list has a destination that was inserted for `split`, whatever the weights.
-pub(crate) fn may_be_split(
-    list: &DestinationList<'_>,
-    split: &Split,
-    is_stable: &dyn Fn(&Destination<'_>) -> bool,
-) -> bool {
-    let stable = list.destinations.iter().filter(|it| is_stable(it));
-    // A route to stable that the owner wrote may look the same.
-    let is_owners = stable.count() <= 1;
-    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
-    inserted.any(|it| !(is_owners && is_stable(it)))
-}
-
-/// Whether the canary has the whole share, and the record says the same. The route that was copied may be gone.
-fn has_full_weight(list: &DestinationList<'_>, split: &Split) -> bool {
-    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
-    let (first, second) = (inserted.next(), inserted.next());
-    let has_share = |it: &Destination<'_>| it.weight() == Some(split.share);
-    split.stable.is_absent() && second.is_none() && first.is_some_and(has_share)
 }
 
 /// Destinations by their labels, and their weights.

@@ -33,8 +33,8 @@ use gloo_types::weight_shares;
 use crate::destinations::{
     Destination, DestinationId, DestinationList, ListForm, Object, ReadContext,
 };
-use crate::intent::{AdditionalDestination, AppliedWeights};
-use crate::record::{Original, Split};
+use crate::intent::AppliedWeights;
+use crate::record::{Original, Split, StableInList};
 use crate::roles::{Role, Roles};
 use crate::weight;
 
@@ -50,15 +50,15 @@ pub(crate) enum Recovered<'a> {
         list: DestinationList<'a>,
         /// The stable destination, for messages.
         stable: String,
-        /// What replaced it.
-        replacement: Box<Destination<'a>>,
+        /// What replaced it, for messages.
+        replacement: String,
     },
 }
 
 /// Recovers the owner's list from the live list and the recorded `split`.
 ///
-/// The owner may have edited anything since the split. Positions in the record count in the owner's list: a missing
-/// destination is inserted where planning had inserted one, or else beside the neighbours that it had.
+/// The owner may have edited anything since the split. A missing destination is inserted where planning had inserted one, or
+/// else at its position in the owner's list.
 pub(crate) fn recover<'a>(
     live: &DestinationList<'a>,
     split: &'a Split,
@@ -81,17 +81,21 @@ pub(crate) fn recover<'a>(
         let idle = split.idle.iter().map(recorded);
         !split.foreign.contains(&place) && !idle.into_iter().any(|(_, it)| destination.is_same(&it))
     };
+    // The owner wrote no list before the split and has applied the same manifest again.
     let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
     let mut ours = live.destinations.iter();
     let is_ours =
         |it: &Destination<'a>| is_added(it) || is_original(it) || roles.stable.is_listed_as(it);
+    // Nothing of the split is left. To insert the stable destination would revert the edit of the owner.
     if !was_reapplied && !ours.any(is_ours) {
         return Recovered::Repointed;
     }
 
-    let mut stand_in = live.destinations.iter().position(is_added);
+    // The stable destination is missing at full weight. It returns to the place of what was inserted instead of it.
+    let stand_in = live.destinations.iter().position(is_added);
     let kept = live.destinations.iter().filter(|it| !is_added(it));
     let mut destinations: Vec<Destination<'a>> = kept.cloned().collect();
+    let mut missing: Vec<(usize, Destination<'a>)> = Vec::new();
     let mut replaced = None;
     for (index, (at, original)) in originals.iter().enumerate() {
         let mut original = original.clone();
@@ -104,28 +108,22 @@ pub(crate) fn recover<'a>(
         }
         if index == 0 && found.is_none() {
             let changed = |it: &Destination<'a>| !is_original(it) && roles.is_anchor(it);
-            let replacement = |it: &Destination<'a>| {
-                let is_canarys = roles.canary.is(it) && !roles.stable.is(it);
-                !is_original(it) && !is_canarys && is_new(it)
-            };
-            let may_be_replaced = !split.stable.is_absent() && stand_in.is_some();
+            let replacement = |it: &Destination<'a>| !is_original(it) && is_new(it);
+            let may_be_replaced = !split.stable.is_absent();
             let in_place = edited_in_place(&original, split, live, roles);
-            let made = split.made_stable();
-            let is_made = |it: &Destination<'a>| made.is_some_and(|id| it.is(id));
-            if live.destinations.iter().any(is_made) {
+            let made = split.added.first();
+            let made = made.filter(|_| split.stable == StableInList::Made);
+            if made.is_some_and(|id| live.destinations.iter().any(|it| it.is(id))) {
                 original = in_place.unwrap_or(original);
             } else if let Some(at) = destinations.iter().position(changed) {
                 // The owner changed the stable destination: led it to another cluster, for example.
                 if let Some(destination) = destinations.get_mut(at) {
-                    *destination = match made {
-                        Some(id) => with_owner_edits(&original, id, destination, roles),
-                        None => roles.stable.without_pod_label(destination),
-                    };
+                    *destination = roles.stable.without_pod_label(destination);
                 }
                 found = Some(at);
             } else if may_be_replaced && let Some(at) = destinations.iter().position(replacement) {
-                let replacement = destinations.get(at).cloned();
-                replaced = replacement.map(|it| (original.label(), Box::new(it)));
+                let replacement = destinations.get(at).map(Destination::label);
+                replaced = replacement.map(|it| (original.label(), it));
                 found = Some(at);
             } else {
                 original = in_place.unwrap_or(original);
@@ -133,14 +131,12 @@ pub(crate) fn recover<'a>(
         }
         if let Some(destination) = found.and_then(|found| destinations.get_mut(found)) {
             *destination = destination.clone().with_weight_of(&original);
-            stand_in = None;
             continue;
         }
-        let position = match stand_in.take() {
-            Some(index) => index,
-            None => position(*at, &originals, &destinations),
-        };
-        destinations.insert(position.min(destinations.len()), original);
+        match stand_in.filter(|_| index == 0) {
+            Some(stand_in) => destinations.insert(stand_in.min(destinations.len()), original),
+            None => missing.push((*at, original)),
+        }
     }
     // A table from Git, or an old record, may bring back subsets of earlier versions.
     destinations.retain(|it| !roles.stable.selects_pods(it));
@@ -152,11 +148,12 @@ pub(crate) fn recover<'a>(
     for place in &split.foreign {
         remove_first(&mut present, place);
     }
-    for (at, original) in split.idle.iter().map(recorded) {
-        if !remove_first(&mut present, &original.place()) {
-            let position = position(at, &originals, &destinations);
-            destinations.insert(position.min(destinations.len()), original);
-        }
+    let idle = split.idle.iter().map(recorded);
+    missing.extend(idle.filter(|(_, original)| !remove_first(&mut present, &original.place())));
+    // In the order of their positions, so that each one counts those before it.
+    missing.sort_by_key(|(at, _)| *at);
+    for (at, original) in missing {
+        destinations.insert(at.min(destinations.len()), original);
     }
     let form = split.list;
     let list = DestinationList { destinations, form }.with_default(default);
@@ -170,8 +167,8 @@ pub(crate) fn recover<'a>(
     }
 }
 
-/// Returns the owner's stable destination with the edits that its owner made in a destination that planning derived from it:
-/// the one that is stable now, or the one that was stable when the record was written. `None` if the list has neither.
+/// Returns the owner's stable destination with the edits that its owner made in the destination that planning derived from it and
+/// that is stable now. `None` if the list has none.
 fn edited_in_place<'a>(
     original: &Destination<'a>,
     split: &'a Split,
@@ -179,25 +176,15 @@ fn edited_in_place<'a>(
     roles: &Roles<'_>,
 ) -> Option<Destination<'a>> {
     let find = |is: &dyn Fn(&Destination<'a>) -> bool| live.destinations.iter().find(|it| is(it));
-    let there = |id: &'a DestinationId| {
+    let mut stable = split.added.iter().filter_map(|id| {
         // The owner may have changed a subset, led it to another cluster for example: its labels identify it.
         let is_moved =
             |it: &Destination<'a>| roles.stable.selects_pods(it) && Some(it.subset()) == id.subset;
         let found = find(&|it| it.is(id)).or_else(|| find(&is_moved))?;
-        Some((id, found))
-    };
-    let is_stable =
-        |(_, destination): &(&DestinationId, &Destination<'a>)| roles.stable.is(destination);
-    let now = split.added.iter().filter_map(there).find(is_stable);
-    let then = split.made_stable().and_then(there);
-    let in_place = now.into_iter().chain(then);
-    let mut edited = in_place.map(|(id, there)| with_owner_edits(original, id, there, roles));
-    let first = edited.next()?;
-    let is_edited = |it: &Destination<'a>| !it.has_content_of(original);
-    Some(match is_edited(&first) {
-        true => first,
-        false => edited.find(is_edited).unwrap_or(first),
-    })
+        roles.stable.is(found).then_some((id, found))
+    });
+    let (id, there) = stable.next()?;
+    Some(with_owner_edits(original, id, there, roles))
 }
 
 /// Applies to `original` the edits that its owner made in `there`, which planning had derived from it as `id`.
@@ -221,13 +208,9 @@ fn with_owner_edits<'a>(
         },
         ..then
     };
-    let port = original.port().filter(|_| id.port == there.port());
-    let is_as_made = id.subset.as_ref().is_some_and(|it| there.has_subset(it));
-    let subset = is_as_made.then(|| original.subset());
-    roles
-        .stable
-        .without_pod_label(there)
-        .routing_to(object, port.as_ref(), subset.as_ref())
+    let there = roles.stable.without_pod_label(there);
+    there
+        .routing_to(object, None, None)
         .with_weight_of(original)
 }
 
@@ -237,31 +220,10 @@ fn remove_first(texts: &mut Vec<String>, text: &str) -> bool {
     found.map(|found| texts.swap_remove(found)).is_some()
 }
 
-/// The index in `destinations` for a destination that was at `at` in the owner's list. Counted from the nearest of
-/// `originals` that is in `destinations`.
-fn position(
-    at: usize,
-    originals: &[(usize, Destination<'_>)],
-    destinations: &[Destination<'_>],
-) -> usize {
-    let neighbours = originals.iter().filter_map(|(other_at, other)| {
-        Some((
-            *other_at,
-            destinations.iter().position(|it| it.is_same(other))?,
-        ))
-    });
-    match neighbours.min_by_key(|(other_at, _)| other_at.abs_diff(at)) {
-        Some((other_at, index)) if other_at < at => index + (at - other_at),
-        Some((other_at, index)) => (index + 1).saturating_sub(other_at - at),
-        None => at,
-    }
-}
-
 /// Recovers the owner's list of a route without a record, if planning wrote its weights.
 ///
-/// That is so if the weights are those that the controller recorded as set (`applied`), or those that it would have recorded
-/// if the answer to a call with the `asked` Services of an experiment had not been lost. Then the canary and the experiment
-/// are removed, and the stable destination gets the sum of all:
+/// That is so if the weights are those that the controller recorded as set (`applied`). Then the canary and the experiment are
+/// removed, and the stable destination gets the sum of all:
 ///
 /// ```text
 /// applied: canary 25 of 100         live                        recovered
@@ -273,29 +235,13 @@ pub(crate) fn without_applied<'a>(
     live: &DestinationList<'a>,
     roles: &Roles<'a>,
     applied: &'a AppliedWeights,
-    asked: &'a [AdditionalDestination],
 ) -> Option<DestinationList<'a>> {
     let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
     let canary = u32::try_from(applied.canary).unwrap_or(0);
-    let asked = asked.iter().filter(|it| !it.service.is_empty());
-    let asked = asked.map(|it| (roles.additional(&it.service, None), it.weight));
-    // The Services that are asked for come first: without them, the rest of the list may look like the applied weights, too.
-    let experiments = [asked.collect(), additional_roles(roles, applied)];
-    experiments
-        .iter()
-        .find_map(|additional| without_weights(live, roles, (canary, max), additional))
-}
-
-/// Removes the canary and the `additional` Services from the list, if the list divides its share by the weights `canary` out
-/// of `max` and those of `additional`.
-fn without_weights<'a>(
-    live: &DestinationList<'a>,
-    roles: &Roles<'a>,
-    (canary, max): (u32, u32),
-    additional: &[(Role<'a>, i32)],
-) -> Option<DestinationList<'a>> {
+    let additional = additional_roles(roles, applied);
     let parts = |(_, weight): &(Role<'_>, i32)| u32::try_from(*weight).unwrap_or(0);
     let wanted: Vec<u32> = additional.iter().map(parts).collect();
+    // Stable alone with the whole share is what owners write, so equal weights prove nothing.
     if canary == 0 && wanted.iter().all(|weight| *weight == 0) {
         return None;
     }
@@ -306,11 +252,13 @@ fn without_weights<'a>(
     let (Some(stable), None) = of(&roles.stable) else {
         return None;
     };
-    let share = share_of(live, |it| {
-        roles.stable.is(it) || roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
-    });
+    let is_ours = |it: &Destination<'_>| {
+        roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
+    };
+    let share = share_of(live, |it| roles.stable.is(it) || is_ours(it));
     let shares = weight::split(share, canary, max, &wanted);
     let has = |role: &Role<'_>, weight: u32| match of(role) {
+        // Planning removes a destination whose weight is 0.
         (None, None) => weight == 0,
         (Some(destination), None) => weight > 0 && destination.weight() == Some(weight),
         _ => false,
@@ -322,20 +270,12 @@ fn without_weights<'a>(
     if !is_applied {
         return None;
     }
-    let is_ours = |it: &Destination<'_>| {
-        roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
-    };
-    let mut destinations: Vec<Destination<'a>> = live
-        .destinations
-        .iter()
-        .filter(|it| !is_ours(it))
-        .cloned()
-        .collect();
+    let kept = live.destinations.iter().filter(|it| !is_ours(it));
+    let mut destinations: Vec<Destination<'a>> = kept.cloned().collect();
     let is_alone = destinations.len() == 1;
     for destination in destinations.iter_mut().filter(|it| roles.stable.is(it)) {
-        *destination = destination
-            .clone()
-            .with_weight(Some(share).filter(|_| !is_alone));
+        let weight = Some(share).filter(|_| !is_alone);
+        *destination = destination.clone().with_weight(weight);
     }
     Some(DestinationList {
         destinations,

@@ -226,11 +226,6 @@ impl<'a> Roles<'a> {
             || (self.ping_pong && self.canary.is_listed_as(destination))
     }
 
-    /// Whether a destination is stable or, with ping-pong, was or will be stable.
-    pub(crate) fn is_or_was_stable(&self, destination: &Destination<'_>) -> bool {
-        self.stable.is(destination) || (self.ping_pong && self.canary.is(destination))
-    }
-
     /// Checks that the owner's list does not have several anchors.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::ownership::Ownership;
 use crate::plan::{Edit, SkipReason};
 
 /// The list of a table in which a route is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
     #[default]

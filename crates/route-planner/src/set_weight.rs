@@ -25,7 +25,6 @@ use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSplit};
 use crate::plan::Warning;
 use crate::record::{Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
-use crate::record_matching::may_be_split;
 use crate::recovery::{share_of, taken_by_others, without_canary};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
@@ -77,7 +76,8 @@ pub(crate) fn plan_weights<'a>(
     split: &'a WeightSplit,
     growth: CanaryGrowth,
 ) -> Result<WeightPlan<'a>, Refusal> {
-    let request = Request::new(state, split)?;
+    let request = WeightRequest::new(state, split)?;
+    // A growing weight without the record could make the canary's present share the owner's.
     if let Some(problem) = &state.records.problem
         && !request.is_down()
     {
@@ -102,6 +102,7 @@ pub(crate) fn plan_weights<'a>(
     for route_state in &state.routes {
         let entries = record.len();
         let target = weights.plan_route(&request, route_state, growth, &mut record);
+        // Neither split nor kept: all that it sends to the canary is its owner's.
         if record.len() == entries {
             unsplit.push(weights.targets.len());
         }
@@ -118,10 +119,8 @@ pub(crate) fn plan_weights<'a>(
                 route: lost.label(protocol(&lost)),
             });
         }
-        // Keep the entry of a route that is not found as long as another route is split, or may be split but cannot be
-        // decoded.
-        let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
-        if record.len() > 0 || state.routes.iter().any(is_unread) {
+        // The route may come back, so its entry stays as long as another route is split.
+        if record.len() > 0 {
             for lost in lost {
                 record.keep(RouteEntry::clone(lost));
             }
@@ -148,7 +147,7 @@ impl<'a> WeightPlan<'a> {
     /// Decides one route. Returns its new list (`None` leaves the route unchanged), and adds it to the `record`.
     fn plan_route(
         &mut self,
-        request: &Request<'_, 'a>,
+        request: &WeightRequest<'_, 'a>,
         route_state: &RouteState<'a>,
         growth: CanaryGrowth,
         record: &mut RecordBuilder<'a>,
@@ -167,6 +166,7 @@ impl<'a> WeightPlan<'a> {
                 // A route that is neither selected nor recorded is not part of the request.
                 if route_state.route.is_selected || route_state.entry.is_some() {
                     self.left.push(refusal.clone());
+                    // Up is all or nothing, and it is not known whether this route would grow.
                     self.grows |= !request.is_rest();
                 }
                 return None;
@@ -175,7 +175,7 @@ impl<'a> WeightPlan<'a> {
         };
         let target = match relation {
             Relation::Unrelated { owner_list, .. } => Ok(match route_state.split {
-                Some(split) => PlannedList::released(owner_list.clone(), split, None),
+                Some(split) => PlannedList::released(owner_list.clone(), split),
                 None => PlannedList::unsplit(owner_list.clone()),
             }),
             Relation::Managed { owner_list, anchor } => {
@@ -185,26 +185,23 @@ impl<'a> WeightPlan<'a> {
             }
             Relation::StableReplaced {
                 owner_list,
-                replacement,
                 refusal,
             } => {
                 self.routes_to_rollout = true;
+                // Down always lands: what the owner put in place of stable gets the traffic. Up needs a decision of the
+                // owner.
                 if request.is_down() || !route_state.route.is_selected {
                     self.warnings.push(Warning::Repointed {
                         route: route_state.route.label(),
                     });
-                    let share = share_of(owner_list, |it| it.is_same(replacement));
-                    let split = route_state.split;
-                    Ok(PlannedList::unsplit(match split {
-                        Some(split) => rebalanced(owner_list.clone(), &[replacement], share, split),
-                        None => owner_list.clone(),
-                    }))
+                    Ok(PlannedList::unsplit(owner_list.clone()))
                 } else {
                     Err(refusal.clone())
                 }
             }
             Relation::SplitByOther(rollout) => {
                 let managed = &request.intent.managed;
+                // Both Rollouts come to rest with the one that split the route.
                 if request.is_rest() && !managed.inserts_any(growth.limit(managed.update)) {
                     self.routes_to_rollout = true;
                     return None;
@@ -219,11 +216,6 @@ impl<'a> WeightPlan<'a> {
                 let applied = request.intent.applied.as_ref();
                 let list = without_canary(live, request.roles, applied, !request.is_rest())
                     .filter(|_| route_state.route.is_selected);
-                self.routes_to_rollout |= route_state.route.is_selected
-                    && live
-                        .destinations
-                        .iter()
-                        .any(|it| request.roles.stable.is_listed_as(it));
                 self.routes_to_rollout |= list.is_some();
                 return list;
             }
@@ -232,6 +224,7 @@ impl<'a> WeightPlan<'a> {
             Ok(target) => target,
             Err(refusal) => {
                 self.left.push(refusal);
+                // The refused route keeps its share. That is an error only if the share was to grow.
                 self.grows |= request.may_grow(live);
                 keep();
                 return None;
@@ -240,6 +233,7 @@ impl<'a> WeightPlan<'a> {
         self.shrinks |= route_state.split.is_some() && request.canary_shrinks(live, &target.list);
         if request.grows(live, &target.list) {
             self.grows = true;
+            // Another table has failed, so this route stays as it is, with its entry.
             if growth == CanaryGrowth::Withheld {
                 keep();
                 return None;
@@ -249,10 +243,6 @@ impl<'a> WeightPlan<'a> {
             let mut entry = route_state.new_entry();
             if let Some(old) = route_state.entry {
                 entry.split = old.split;
-                if old.name == entry.name && old.matchers == entry.matchers {
-                    // If only other routes moved, the record does not have to change.
-                    entry.position = old.position;
-                }
             }
             match (update, route_state.entry, route_state.split) {
                 (RecordUpdate::Keep, Some(_), _) => record.keep(entry),
@@ -273,14 +263,14 @@ impl<'a> WeightPlan<'a> {
                 splits.push(split);
             }
         }
-        let is_stable = |it: &Destination<'_>| state.roles.is_or_was_stable(it);
         let known = &mut self.record.owner_routes;
         for index in unsplit {
             if let (Some(route_state), Some(Some(list))) =
                 (state.routes.get(*index), self.targets.get(*index))
-                && splits
+                && list
+                    .destinations
                     .iter()
-                    .any(|split| may_be_split(list, split, &is_stable))
+                    .any(|it| splits.iter().any(|split| split.has_inserted(it)))
             {
                 let hash = route_state.matchers.with_name(route_state.route.name);
                 if !known.contains(&hash) {
@@ -316,32 +306,18 @@ impl<'a> PlannedList<'a> {
     }
 
     /// The owner's list of a route that was split and no longer is.
-    ///
-    /// `anchor` is given if the route still leads to the Rollout: its owner may have changed it since the split. Otherwise,
-    /// only the record says which destinations were split.
-    fn released(
-        list: DestinationList<'a>,
-        split: &Split,
-        anchor: Option<&Destination<'a>>,
-    ) -> Self {
-        let originals: Vec<Destination<'a>> = {
-            let find = |(index, original): (usize, &Original)| {
-                let mut destinations = list.destinations.iter();
-                let found = destinations
-                    .find(|it| it.is_recorded_as(&original.destination, split.distinction));
-                found.or(anchor.filter(|_| index == 0)).cloned()
-            };
-            let originals = split.originals.iter().enumerate();
-            originals.filter_map(find).collect()
+    fn released(list: DestinationList<'a>, split: &Split) -> Self {
+        let is_ours = |it: &Destination<'a>| {
+            let mut originals = split.originals.iter();
+            originals.any(|original| it.is_recorded_as(&original.destination, split.distinction))
         };
-        let ours: Vec<&Destination<'a>> = originals.iter().collect();
-        let share = share_of(&list, |it| ours.iter().any(|mine| it.is_same(mine)));
-        Self::unsplit(rebalanced(list, &ours, share, split))
+        let share = share_of(&list, is_ours);
+        Self::unsplit(rebalanced(list, share, split))
     }
 }
 
 /// A validated SetWeight request.
-struct Request<'w, 'a> {
+struct WeightRequest<'w, 'a> {
     roles: &'w Roles<'a>,
     intent: &'a Intent,
     desired: u32,
@@ -352,7 +328,7 @@ struct Request<'w, 'a> {
     keeps_zero: bool,
 }
 
-impl<'w, 'a> Request<'w, 'a> {
+impl<'w, 'a> WeightRequest<'w, 'a> {
     fn new(state: &'w TableState<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
         let roles = &state.roles;
         let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
@@ -365,6 +341,7 @@ impl<'w, 'a> Request<'w, 'a> {
             if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
                 // Stable gets what the others leave.
             } else if roles.is_service(&roles.canary, service) {
+                // An experiment may run the canary's own Service: then one destination gets both weights.
                 desired = desired.saturating_add(weight);
             } else if let Some((_, sum)) = additional
                 .iter_mut()
@@ -377,6 +354,7 @@ impl<'w, 'a> Request<'w, 'a> {
         }
         if desired > 0 {
             roles.check_hashes()?;
+            // With one version the canary's subset would be the stable one.
             if !roles.has_two_versions() {
                 desired = 0;
             }
@@ -406,6 +384,7 @@ impl<'w, 'a> Request<'w, 'a> {
         let weights = live.destinations.iter().zip(live.effective_weights());
         let canary = weights.filter(|(destination, _)| self.roles.canary.is(destination));
         let canary: u64 = canary.map(|(_, weight)| u64::from(weight)).sum();
+        // The route cannot be planned, so the weight is compared as if the Rollout had the whole route.
         let wanted = u64::from(self.desired) * 100 / u64::from(self.max);
         !self.is_rest() && (wanted > canary || !self.additional.is_empty())
     }
@@ -428,6 +407,7 @@ impl<'w, 'a> Request<'w, 'a> {
     fn share(&self, list: &DestinationList<'_>, role: &Role<'_>) -> u32 {
         let destinations = list.destinations.iter().zip(list.effective_weights());
         let destinations = destinations
+            // With ping-pong or one version, one destination may be in both roles.
             .filter(|(destination, _)| role.is(destination) && !self.roles.stable.is(destination));
         destinations.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
     }
@@ -456,7 +436,7 @@ impl<'w, 'a> Request<'w, 'a> {
         let share = share_of(owner_list, is_ours);
         if self.is_rest() && (share == 0 || !self.canary_has_share(owner_list)) {
             return Ok(match split {
-                Some(split) => PlannedList::released(owner_list.clone(), split, Some(anchor)),
+                Some(split) => PlannedList::released(owner_list.clone(), split),
                 None => PlannedList::unsplit(owner_list.clone()),
             });
         }
@@ -555,6 +535,8 @@ impl<'w, 'a> Request<'w, 'a> {
                 .map(|(_, _, weight)| *weight)
                 .or(is_anchor.then_some(0))
             else {
+                // Gloo's reference reads 0 as a share of what is left, its examples as no traffic. Without the destination
+                // both agree.
                 if destination.is_explicit_zero() && !self.keeps_zero {
                     idle.push((at, destination));
                 } else {
@@ -563,6 +545,7 @@ impl<'w, 'a> Request<'w, 'a> {
                 }
                 continue;
             };
+            // Recovery puts the first original where an inserted destination stands in for it.
             let first = if is_anchor { 0 } else { originals.len() };
             originals.insert(first, (at, destination));
             if weight > 0 || (self.keeps_zero && mine.is_some()) {
@@ -597,14 +580,6 @@ impl<'w, 'a> Request<'w, 'a> {
             destinations,
             form: ListForm::Listed,
         };
-        // The list equals the owner's, so nothing has to be recorded, with two exceptions: while ping and pong are
-        // exchanged, only the record says that the route is split; and if the owner lists the canary with exactly these
-        // weights, the record says that the owner wrote them.
-        let mut others = ours.iter().filter(|(_, mine, _)| !mine.is_same(anchor));
-        let lists_canary = others.any(|(_, mine, _)| owner_list.contains(mine));
-        if list.equals(owner_list) && self.roles.stable.is(anchor) && !lists_canary {
-            return Ok(PlannedList { list, update: None });
-        }
         let draft = SplitDraft {
             // Keep the share for which the originals were written: the owner may have changed the weights of others since.
             share: match route_state.split {
@@ -655,10 +630,7 @@ impl SplitDraft<'_, '_> {
                         *at == old.position && destination.equals_json(&old.destination)
                     })
         };
-        let is_added = |(destination, id): (&Destination<'_>, &DestinationId)| {
-            destination.is(id)
-                && id.port.is_some() == (self.distinction.port && destination.port().is_some())
-        };
+        let is_added = |(destination, id): (&Destination<'_>, &DestinationId)| destination.is(id);
         self.share == old.share
             && self.stable == old.stable
             && self.distinction == old.distinction
@@ -699,36 +671,25 @@ impl SplitDraft<'_, '_> {
 /// Adapts the stable weight of a restored list, if the owner changed the weights of foreign destinations while the route was
 /// split.
 ///
-/// The weight of the first of `ours`, the stable destination, was written for the recorded share. If the sum is not 100 any
-/// more, the stable destination gets the difference: `reviews 80, legacy 40` becomes `reviews 60, legacy 40`.
+/// The weight of the stable destination was written for the recorded share. If the sum is not 100 any more, the stable
+/// destination gets the difference: `reviews 80, legacy 40` becomes `reviews 60, legacy 40`.
 fn rebalanced<'a>(
     mut owner_list: DestinationList<'a>,
-    ours: &[&Destination<'a>],
     share: u32,
     split: &Split,
 ) -> DestinationList<'a> {
-    let is_unchanged = split.share == share;
-    let Some((anchor, rest)) = ours.split_first() else {
+    let active = owner_list.destinations.iter();
+    let active = active.filter(|it| !it.is_explicit_zero());
+    let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
+    let is_changed = split.share != share && broken_weight_rule(&weights, |_| None).is_some();
+    let Some(stable) = split.originals.first().filter(|_| is_changed && share > 0) else {
         return owner_list;
     };
-    let active = owner_list
-        .destinations
-        .iter()
-        .filter(|it| !it.is_explicit_zero());
-    let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
-    if is_unchanged || broken_weight_rule(&weights, |_| None).is_none() {
-        return owner_list;
-    }
-    let others: u32 = owner_list
-        .destinations
-        .iter()
-        .filter(|it| !it.is_same(anchor) && rest.iter().any(|mine| it.is_same(mine)))
-        .filter_map(Destination::nonzero_weight)
-        .fold(0, u32::saturating_add);
-    let rest = share.saturating_sub(others);
     for destination in &mut owner_list.destinations {
-        if destination.is_same(anchor) && destination.nonzero_weight().is_some() && rest > 0 {
-            *destination = destination.clone().with_weight(Some(rest));
+        if destination.is_recorded_as(&stable.destination, split.distinction)
+            && destination.nonzero_weight().is_some()
+        {
+            *destination = destination.clone().with_weight(Some(share));
         }
     }
     owner_list

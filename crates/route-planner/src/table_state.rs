@@ -20,7 +20,7 @@
 //!
 //! [`match_records`] finds the record entry of a route, [`recover`] the owner's list.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gloo_types::{DocumentError, RouteTableDoc};
 
@@ -29,7 +29,7 @@ use crate::destinations::{
     Destination, DestinationList, Distinction, Malformed, ReadContext, check_destination,
 };
 use crate::error::{PlanError, Refusal};
-use crate::intent::{Intent, IntentKind};
+use crate::intent::Intent;
 use crate::plan::{Skip, SkipReason, Warning};
 use crate::record::{Hash, RecordSet, RouteEntry, Split};
 use crate::record_matching::{Candidate, Copies, match_records};
@@ -95,7 +95,6 @@ pub(crate) enum Relation<'a> {
     /// The owner replaced the stable destination while the route was split.
     StableReplaced {
         owner_list: DestinationList<'a>,
-        replacement: Box<Destination<'a>>,
         refusal: Refusal,
     },
     /// Another Rollout with the same stable destination splits the route.
@@ -115,6 +114,7 @@ impl<'a> TableState<'a> {
         table: &'a RouteTableDoc,
         records: &'a RecordSet,
     ) -> Result<Self, PlanError> {
+        // First of all: a list of another type would look like a table without routes, whose record is not needed any more.
         check_lists(table)?;
         let roles = Roles::new(config, intent).map_err(|refusal| intent.refused(table, refusal))?;
         let distinction = roles.distinction;
@@ -155,26 +155,18 @@ impl<'a> TableState<'a> {
                 || entries.any(|entry| entry.matchers == it.matchers && is_named(&entry.name))
         };
         let entries: Vec<Option<usize>> = {
-            let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
             let candidates = read.iter().filter(is_candidate);
             let candidates: Vec<_> = candidates.map(ReadRoute::candidate).collect();
-            let found = match_records(record, &candidates, reader.context, &is_stable);
-            let mut found = found.into_iter();
+            let mut found = match_records(record, &candidates, reader.context).into_iter();
             let found = read
                 .iter()
                 .map(|it| is_candidate(&it).then(|| found.next().flatten()));
             found.map(Option::flatten).collect()
         };
-        let mut is_lost = vec![true; record.routes.len()];
-        for index in entries.iter().flatten() {
-            if let Some(is_lost) = is_lost.get_mut(*index) {
-                *is_lost = false;
-            }
-        }
-        let lost = record.routes.iter().zip(is_lost);
-        self.lost = lost
-            .filter_map(|(it, is_lost)| is_lost.then_some(it))
-            .collect();
+        let found: HashSet<usize> = entries.iter().flatten().copied().collect();
+        let lost = record.routes.iter().enumerate();
+        let lost = lost.filter(|(index, _)| !found.contains(index));
+        self.lost = lost.map(|(_, entry)| entry).collect();
         let claims = self.claims(&read, reader);
         let copies = {
             let candidates: Vec<_> = read.iter().map(ReadRoute::candidate).collect();
@@ -187,16 +179,18 @@ impl<'a> TableState<'a> {
             let mut split = entry.and_then(|entry| record.split_of(entry));
             let claim = claims.get(&index);
             let is_owners = is_owners(&read);
+            // The owner's own routes to the canary may have the same weights as a split route.
             if split.is_none()
                 && let Ok(Some(live)) = &read.list
                 && !is_owners
             {
-                let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
-                split = copies.split_of(record, read.route.protocol, live, &is_stable);
+                split = copies.split_of(record, read.route.protocol, live);
             }
             let action = match (read.list, claim) {
                 (Err(refusal), _) => Action::Unreadable(refusal),
                 (Ok(None), _) => Action::NotForwarding(read.route.other_action()),
+                // A route that this Rollout has split too stays its own. Otherwise neither of them would take it back to
+                // stable.
                 (Ok(Some(live)), Some(rollout)) if split.is_none() => Action::Forward {
                     live,
                     relation: Relation::SplitByOther(rollout.clone()),
@@ -229,29 +223,24 @@ impl<'a> TableState<'a> {
         let is_rest = self.roles.is_rest(self.intent);
         let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(ReadRoute::candidate).collect();
         for (rollout, record) in &self.records.others {
-            let is_stable = |it: &Destination<'_>| self.roles.is_anchor(it);
-            let found = match_records(record, &candidates, reader.context, &is_stable);
-            let copies = Copies::of(record, &candidates, &found);
+            let found = match_records(record, &candidates, reader.context);
             for (index, (it, found)) in read.iter().zip(found).enumerate() {
                 let found = found.and_then(|found| record.routes.get(found));
-                let split = match (found, &it.list) {
-                    (Some(found), Ok(Some(live))) => {
-                        // A route that the owner has restored, from Git for example, may be brought to rest.
-                        let split = record.split_of(found);
-                        split.filter(|split| !is_rest || !is_restored(live, split))
-                    }
-                    (Some(found), _) => record.split_of(found),
-                    (None, Ok(Some(live))) => {
-                        copies.split_of(record, it.route.protocol, live, &is_stable)
-                    }
-                    _ => None,
+                // A route that the owner has restored, from Git for example, may be brought to rest.
+                let is_free = |split: &Split| match &it.list {
+                    Ok(Some(live)) => is_rest && is_restored(live, split),
+                    _ => false,
                 };
+                let split = found.and_then(|found| record.split_of(found));
+                let split = split.filter(|split| !is_free(split));
                 let stable = split.and_then(|split| split.originals.first());
                 let is_same = stable.is_some_and(|stable| {
                     let stable = Destination::new(&stable.destination, reader.context);
                     self.roles.is_anchor(&stable)
                 });
                 if is_same {
+                    // Records are in the order in which they were written, so the first one belongs to the Rollout that
+                    // split the route first.
                     claims.entry(index).or_insert_with(|| rollout.clone());
                 }
             }
@@ -270,13 +259,13 @@ impl<'a> TableState<'a> {
         is_owners: bool,
         reader: &Reader<'a>,
     ) -> Relation<'a> {
+        // Any weight could be the plugin's or the owner's. Only weight 0 is safe then.
         if self.records.problem.is_some() {
             return Relation::RecordUnreadable;
         }
-        let default = match &reader.default {
-            Ok(default) if route.protocol.is_http() => default.as_ref(),
-            _ => None,
-        };
+        let default = reader.default.as_ref();
+        // Gloo applies the default destination to HTTP routes only.
+        let default = default.filter(|_| route.protocol.is_http());
         let mut is_split = split.is_some();
         let recovered =
             split.map(|split| recover(live, split, &self.roles, default, reader.context));
@@ -290,11 +279,10 @@ impl<'a> TableState<'a> {
                 let refusal = Refusal::Replaced {
                     route: route.label(),
                     stable,
-                    by: replacement.label(),
+                    by: replacement,
                 };
                 return Relation::StableReplaced {
                     owner_list: list,
-                    replacement,
                     refusal,
                 };
             }
@@ -305,6 +293,7 @@ impl<'a> TableState<'a> {
                 });
                 live.clone().with_default(default)
             }
+            // Its owner led it to the canary, and the record remembers it: nothing is recovered in it.
             None if is_owners => live.clone().with_default(default),
             None => self.owner_list_without_record(route, live, default),
         };
@@ -313,6 +302,7 @@ impl<'a> TableState<'a> {
                 reason: SkipReason::LeadsTo(owner_list.labels()),
                 owner_list,
             },
+            // A changed selector may have deselected a split route: it is restored.
             Some(_) if !route.is_selected => Relation::Unrelated {
                 reason: SkipReason::NotSelected(route.selector_key()),
                 owner_list,
@@ -334,7 +324,7 @@ impl<'a> TableState<'a> {
         let experiment = additional_roles(&self.roles, applied);
         let is_experiment = |it: &Destination<'a>| experiment.iter().any(|(role, _)| role.is(it));
         match list.destinations.iter().any(is_experiment) {
-            true => without_applied(&list, &self.roles, applied, &[]).unwrap_or(list),
+            true => without_applied(&list, &self.roles, applied).unwrap_or(list),
             false => list,
         }
     }
@@ -350,17 +340,14 @@ impl<'a> TableState<'a> {
         default: Option<&Destination<'a>>,
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
-        let asked = match &self.intent.kind {
-            IntentKind::SetWeight(split) => &*split.additional,
-            IntentKind::SetManagedRoute(_) | IntentKind::RemoveManagedRoutes => &[],
-        };
         let mut destinations = live.destinations.iter();
+        // The plugin writes only into selected routes, so the weights of others are the owner's, however they look.
         let rebuilt = if !route.is_selected {
             None
         } else if destinations.any(|it| self.roles.stable.selects_pods(it)) {
             without_canary(live, &self.roles, applied, false)
         } else {
-            applied.and_then(|applied| without_applied(live, &self.roles, applied, asked))
+            applied.and_then(|applied| without_applied(live, &self.roles, applied))
         };
         // A share that is too small for a weight is not split, so nothing is missing.
         let rebuilt = rebuilt.filter(|list| !list.equals(live));
@@ -376,12 +363,9 @@ impl<'a> TableState<'a> {
     /// Handles an annotation that was lost at full weight: if no route leads to the Rollout, routes that send all traffic to
     /// the canary are taken for split routes.
     fn rebuild_full(&mut self) {
-        let is_full = match (&self.intent.applied, &self.intent.hashes) {
-            (Some(applied), _) => i64::from(applied.canary) == applied.total(),
-            // Without recorded weights, at least an update has to be in progress.
-            (None, Some(hashes)) => !hashes.stable.is_empty() && hashes.stable != hashes.canary,
-            (None, None) => false,
-        };
+        // An owner may lead a route to the canary for good, so the weights that were set must say the same.
+        let applied = self.intent.applied.as_ref();
+        let is_full = applied.is_some_and(|it| i64::from(it.canary) == it.total());
         if !is_full {
             return;
         }
@@ -426,6 +410,7 @@ impl<'a> TableState<'a> {
 
     /// Describes where the routes lead, for the error that no route leads to the Rollout.
     pub(crate) fn found(&self) -> String {
+        // The error becomes the text of an Event.
         const SHOWN: usize = 5;
         let skipped: Vec<String> = self.skipped().map(|skip| skip.to_string()).collect();
         match skipped.len() {
@@ -486,7 +471,7 @@ impl<'a> ReadRoute<'a> {
 struct Reader<'a> {
     context: ReadContext<'a>,
     /// `spec.defaultDestination`, to which HTTP routes without destinations lead.
-    default: Result<Option<Destination<'a>>, Malformed>,
+    default: Option<Destination<'a>>,
 }
 
 impl<'a> Reader<'a> {
@@ -516,14 +501,7 @@ impl<'a> Reader<'a> {
         let Some(forward) = route.forward() else {
             return Ok(None);
         };
-        let list = DestinationList::live(forward, self.context)?;
-        if let Err(problem) = &self.default
-            && !list.form.is_listed()
-            && route.protocol.is_http()
-        {
-            return Err(problem.clone());
-        }
-        Ok(Some(list))
+        DestinationList::live(forward, self.context).map(Some)
     }
 }
 
@@ -537,22 +515,15 @@ fn is_restored(list: &DestinationList<'_>, split: &Split) -> bool {
     })
 }
 
-fn default_destination(
-    table: &RouteTableDoc,
-    distinction: Distinction,
-) -> Result<Option<Destination<'_>>, Malformed> {
-    let raw = table.raw().pointer("/spec/defaultDestination");
-    let Some(raw) = raw.filter(|raw| !raw.is_null()) else {
-        return Ok(None);
-    };
-    check_destination(raw).map_err(|Malformed { path, expected }| {
-        Malformed::new(format!("spec.defaultDestination{path}"), expected)
-    })?;
+/// The table's default destination; `None` if it has none, or one that cannot be decoded.
+fn default_destination(table: &RouteTableDoc, distinction: Distinction) -> Option<Destination<'_>> {
+    let raw = table.raw().pointer("/spec/defaultDestination")?;
+    check_destination(raw).ok()?;
     let context = ReadContext {
         namespace: &table.key().namespace,
         distinction,
     };
-    Ok(Some(Destination::new(raw, context).without_weight()))
+    Some(Destination::new(raw, context).without_weight())
 }
 
 /// Checks that the lists of routes are lists. The routes in them are checked one by one later.

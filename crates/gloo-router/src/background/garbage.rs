@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::{Presence, Watched};
 use crate::collect::{Collector, Part, PluginUse, Review, SafetyStop};
-use crate::report::{About, Orphanage, Report};
+use crate::report::{About, OrphanCause, Report};
 use crate::router::{Collected, Fence, GlooRouter};
 
 /// Longest interval between two comparisons of marks and Rollouts.
@@ -146,7 +146,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         }
     }
 
-    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) {
+    async fn restore(&self, collector: &mut Collector, part: Part, why: OrphanCause) {
         let context = RequestContext {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Collect,

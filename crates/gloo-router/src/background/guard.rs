@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use gloo_types::ObjectKey;
-use route_planner::promotion::{Decision, Observation};
+use route_planner::promotion::{Decision, Readiness};
 use route_store::{Endpoint, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -84,7 +84,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         let holds = self.router.holds();
         let mut endpoints = self.router.watch_endpoints(&promotion);
         let mut pods = KnownPods::default();
-        let mut observation: Option<Observation> = None;
+        let mut observation: Option<Readiness> = None;
         // The call that began the hold has just checked the endpoints, so nothing is due yet.
         let mut due: Option<Instant> = None;
         let mut release: Option<HoldEnd> = None;
@@ -145,7 +145,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         promotion: &Promotion,
         endpoints: &[Endpoint],
         pods: &mut KnownPods,
-    ) -> Option<Observation> {
+    ) -> Option<Readiness> {
         let seen = endpoints
             .iter()
             .filter_map(|endpoint| endpoint.pod.as_ref());

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::{Presence, Watched};
 use crate::collect::Part;
-use crate::report::{About, Behind, Lack, Report};
+use crate::report::{Behind, Lack, Report};
 use crate::router::GlooRouter;
 use crate::standing::Standing;
 
@@ -74,9 +74,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
                 });
                 if !since.is_reported && now >= since.at + PATIENCE {
                     since.is_reported = true;
-                    let standing = self.router.background().standing().of(&rollout).cloned();
-                    let uid = standing.map(|it| it.uid().to_owned()).unwrap_or_default();
-                    let rollout = About { key: rollout, uid };
+                    let rollout = self.router.background().standing().about(&rollout);
                     let behind = Behind { lack, reason };
                     self.router
                         .observer()
@@ -117,7 +115,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
     fn parts(&self) -> BTreeSet<Part> {
         let mut parts = self.watched.marked().unwrap_or_default();
         let intents = self.router.background().standing();
-        for rollout in intents.rollouts() {
+        for rollout in intents.rollouts(|_| true) {
             let tables = intents.of(&rollout).into_iter().flat_map(|it| &it.tables);
             parts.extend(tables.map(|table| Part {
                 rollout: rollout.clone(),

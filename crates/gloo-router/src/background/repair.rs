@@ -23,7 +23,7 @@ use futures::{
     future::{BoxFuture, FusedFuture as _},
     stream::FuturesUnordered,
 };
-use gloo_types::ObjectKey;
+use gloo_types::{Document, ObjectKey};
 use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval, sleep, sleep_until};
@@ -33,7 +33,8 @@ use super::Watched;
 use crate::collect::Part;
 use crate::fights::FieldManager;
 use crate::report::{About, RepairOutcome, Report};
-use crate::router::{Drift, Fence, GlooRouter, Repaired};
+use crate::router::{Drift, Fence, GlooRouter};
+use crate::standing::Standing;
 
 /// Pause before a repair, since the other client may write again.
 const WAIT: Duration = Duration::from_millis(100);
@@ -58,7 +59,9 @@ struct Ended {
     part: Part,
     /// When the change was seen.
     since: Instant,
-    repaired: Option<Repaired>,
+    rollout: About,
+    /// `None` if nothing had to be repaired.
+    outcome: Option<RepairOutcome>,
     /// The manager that had changed the table, if that was read before the repair.
     with: Option<FieldManager>,
 }
@@ -90,16 +93,15 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                     }
                     // A deleted table cannot be repaired.
                     Ok(Change { kind: ChangeKind::Deleted, .. }) => {}
-                    Err(RecvError::Lagged(_)) => {
-                        for rollout in self.router.background().standing().rollouts() {
-                            self.check_tables_of(&mut scheduled, &rollout);
-                        }
-                    }
+                    Err(RecvError::Lagged(_)) => self.check_all(&mut scheduled, |_| true),
                     Err(RecvError::Closed) => return,
                 },
                 change = policy_changes.recv() => match change {
                     Ok(Change { kind: ChangeKind::Written, .. }) => {}
-                    Ok(_) | Err(RecvError::Lagged(_)) => self.check_mirrors(&mut scheduled),
+                    // A changed MirrorPolicy may belong to any mirror route.
+                    Ok(_) | Err(RecvError::Lagged(_)) => {
+                        self.check_all(&mut scheduled, |it| it.request.has_mirrors);
+                    }
                     Err(RecvError::Closed) => return,
                 },
                 (set, fought) = self.router.background().news() => {
@@ -114,13 +116,11 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                     under_way.insert(part.clone());
                     running.push(self.repair(part, since).boxed());
                 },
-                Some(Ended { part, since, repaired, with }) = running.next() => {
-                    under_way.remove(&part);
-                    if let Some(repaired) = repaired
-                        && self.report_repair(repaired, since)
-                    {
-                        let rollout = About { key: part.rollout.clone(), uid: String::new() };
-                        reporting.push(self.report_fight(part.table, rollout, with).boxed());
+                Some(mut ended) = running.next() => {
+                    under_way.remove(&ended.part);
+                    if self.begins_fight(&ended) {
+                        let with = ended.with.take();
+                        reporting.push(self.report_fight(ended.part.table, ended.rollout, with).boxed());
                     }
                 }
                 Some(()) = reporting.next() => {}
@@ -151,9 +151,10 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         self.router.background().standing().end_resuming();
     }
 
-    /// Checks all Rollouts with mirror steps: a changed MirrorPolicy may belong to any mirror route.
-    fn check_mirrors(&self, scheduled: &mut Scheduled) {
-        let rollouts = self.router.background().standing().with_mirrors();
+    /// Checks the tables of the Rollouts whose intents fit.
+    fn check_all(&self, scheduled: &mut Scheduled, fits: impl Fn(&Standing) -> bool) {
+        // Not in the head of the loop, which would keep the lock.
+        let rollouts = self.router.background().standing().rollouts(fits);
         for rollout in rollouts {
             self.check_tables_of(scheduled, &rollout);
         }
@@ -172,7 +173,9 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     /// Schedules a repair if a table needs one.
     fn check_table(&self, scheduled: &mut Scheduled, table: &ObjectKey) {
         let background = self.router.background();
-        let rollouts = background.standing().of_table(table);
+        let rollouts = background
+            .standing()
+            .rollouts(|it| it.tables.contains(table));
         if rollouts.is_empty() {
             return;
         }
@@ -206,25 +209,22 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Repair,
         };
-        let begins_fight = self
-            .router
-            .background()
-            .fights()
-            .would_begin(&part.table, Instant::now());
+        let background = self.router.background();
+        let begins_fight = background.fights().would_begin(&part.table, Instant::now());
+        // A repair that finds the Rollout changed drops the intent.
+        let rollout = background.standing().about(&part.rollout);
         with_context(context, async {
             // The repair becomes the manager of the routes, so the other manager is read first.
             let with = match begins_fight {
                 true => self.last_writer(&part.table).await.1,
                 false => None,
             };
-            let repaired = self
-                .router
-                .repair(&part.rollout, &part.table, self.fence.as_ref())
-                .await;
+            let outcome = self.router.repair(&part, self.fence.as_ref()).await;
             Ended {
                 part,
                 since,
-                repaired,
+                rollout,
+                outcome,
                 with,
             }
         })
@@ -241,34 +241,29 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         (table.uid().to_owned(), manager)
     }
 
-    /// Reports a repair. Returns whether it starts a fight.
-    fn report_repair(&self, repaired: Repaired, since: Instant) -> bool {
-        let Repaired {
-            rollout,
-            table,
-            outcome,
-        } = repaired;
-        let now = Instant::now();
-        let is_written = outcome == RepairOutcome::Written;
-        let begins = is_written && {
-            let mut fights = self.router.background().fights();
-            fights.written(&table.key, now)
+    /// Reports a repair. Returns whether a fight begins with it.
+    fn begins_fight(&self, ended: &Ended) -> bool {
+        let Some(outcome) = ended.outcome else {
+            return false;
         };
+        let (now, table) = (Instant::now(), &ended.part.table);
+        let document = self.watched.table(table);
         self.router.observer().observe(&Report::Repair {
-            rollout,
-            table,
+            rollout: ended.rollout.clone(),
+            table: About {
+                key: table.clone(),
+                uid: document.as_ref().map_or("", Document::uid).to_owned(),
+            },
             outcome,
-            delay: now.duration_since(since),
+            delay: now.duration_since(ended.since),
         });
-        begins
+        let mut fights = self.router.background().fights();
+        outcome == RepairOutcome::Written && fights.written(table, now)
     }
 
     /// Reports a fight with the manager that reverts the weights of a table, and counts the fights. `with` is known if it was
     /// read before the repair.
-    async fn report_fight(&self, table: ObjectKey, mut rollout: About, with: Option<FieldManager>) {
-        if let Some(standing) = self.router.background().standing().of(&rollout.key) {
-            standing.uid().clone_into(&mut rollout.uid);
-        }
+    async fn report_fight(&self, table: ObjectKey, rollout: About, with: Option<FieldManager>) {
         let (uid, last) = self.last_writer(&table).await;
         self.router.observer().observe(&Report::Fight {
             rollout,

@@ -31,7 +31,7 @@ use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Policy, Request};
 use crate::lock;
-use crate::report::{About, Behind, Orphanage, RepairOutcome};
+use crate::report::{About, Behind, OrphanCause, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table turns off repairs.
@@ -77,14 +77,6 @@ pub(crate) trait Fence: Send + Sync + 'static {
     fn allows(&self) -> impl Future<Output = bool> + Send;
 }
 
-/// The result of a repair.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Repaired {
-    pub(crate) rollout: About,
-    pub(crate) table: About,
-    pub(crate) outcome: RepairOutcome,
-}
-
 /// The outcome of restoring a table.
 #[derive(Debug)]
 pub(crate) enum Collected {
@@ -117,6 +109,7 @@ impl Background {
     pub(crate) async fn stop(&self) {
         let mut running = {
             let mut tasks = lock(&self.tasks);
+            // A task that is spawned while the others end would outlive the session.
             tasks.is_over = true;
             std::mem::take(&mut tasks.running)
         };
@@ -225,6 +218,7 @@ impl<S: Store> GlooRouter<S> {
         let (config, intent) = (&request.config, &request.intent);
         let planned = match plan(config, intent, table) {
             Ok(plan) if is_complete || !plan.grows() => Ok(plan),
+            // The call has not reached all tables, so a share that grows here would not grow there.
             _ => plan_toward_stable(config, intent, table),
         };
         match planned {
@@ -260,6 +254,7 @@ impl<S: Store> GlooRouter<S> {
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
+        // A table that differs may have been edited on purpose while no plugin ran. The next call decides.
         if selected.is_in_force(&request) {
             standing.tables = selected.keys();
             standing.request = Arc::new(request);
@@ -299,52 +294,25 @@ impl<S: Store> GlooRouter<S> {
 
     /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
     /// Returns `None` if nothing has to be repaired.
-    pub(crate) async fn repair(
-        &self,
-        rollout: &ObjectKey,
-        table: &ObjectKey,
-        fence: &impl Fence,
-    ) -> Option<Repaired> {
+    pub(crate) async fn repair(&self, part: &Part, fence: &impl Fence) -> Option<RepairOutcome> {
+        let Part { rollout, table } = part;
         let standing = self.background.standing().of(rollout).cloned()?;
-        let mut about = About {
-            key: table.clone(),
-            uid: String::new(),
-        };
-        let uid = standing.uid().to_owned();
-        let key = rollout.clone();
-        let rollout = About { key, uid };
-        let outcome = self
-            .repair_as(&rollout.key, &mut about, &standing, fence)
-            .await?;
-        Some(Repaired {
-            rollout,
-            table: about,
-            outcome,
-        })
-    }
-
-    async fn repair_as(
-        &self,
-        rollout: &ObjectKey,
-        table: &mut About,
-        standing: &Standing,
-        fence: &impl Fence,
-    ) -> Option<RepairOutcome> {
         let (live, is_deleting) = match self.live_rollout(rollout).await {
             Ok(Some((live, is_deleting))) => (Some(live), is_deleting),
             Ok(None) => (None, false),
             Err(error) => {
-                info!(%rollout, route_table = %table.key, "not repaired: {error}");
+                info!(%rollout, route_table = %table, "not repaired: {error}");
                 return Some(RepairOutcome::Failed);
             }
         };
         let outdated = standing.outdated(live.as_ref(), is_deleting);
         let Some(live) = live.filter(|_| outdated.is_none()) else {
             if let Some(outdated) = outdated {
-                info!(%rollout, route_table = %table.key, "not repaired: {outdated}");
+                info!(%rollout, route_table = %table, "not repaired: {outdated}");
             }
             let mut intents = self.background.standing();
-            if intents.of(rollout) == Some(standing) {
+            // A call may have set another intent meanwhile.
+            if intents.of(rollout) == Some(&standing) {
                 intents.forget(rollout);
             }
             return Some(RepairOutcome::FencedRollout);
@@ -358,8 +326,7 @@ impl<S: Store> GlooRouter<S> {
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
-        let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
-        table.uid = document.uid().to_owned();
+        let document = selected.tables.iter().find(|it| it.key() == table)?;
         if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
             return None;
         }
@@ -367,12 +334,12 @@ impl<S: Store> GlooRouter<S> {
             return Some(RepairOutcome::FencedLease);
         }
         let only = RepairScope {
-            table: &table.key,
+            table,
             may_grow: standing.is_complete,
         };
         let write = async {
             // A call that has begun meanwhile takes over the table.
-            let is_current = self.background.standing().of(rollout) == Some(standing);
+            let is_current = self.background.standing().of(rollout) == Some(&standing);
             let plans = selected.plan(&request);
             let shift = self.shift(&request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
@@ -384,7 +351,7 @@ impl<S: Store> GlooRouter<S> {
             Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
             Some(failure) => {
-                info!(%rollout, route_table = %table.key, "not repaired: {failure}");
+                info!(%rollout, route_table = %table, "not repaired: {failure}");
                 Some(RepairOutcome::Failed)
             }
         }
@@ -450,7 +417,7 @@ impl<S: Store> GlooRouter<S> {
     pub(crate) async fn collect(
         &self,
         part: &Part,
-        why: Orphanage,
+        why: OrphanCause,
         fence: &impl Fence,
     ) -> Collected {
         let Part { rollout, table } = part;
@@ -467,7 +434,7 @@ impl<S: Store> GlooRouter<S> {
     async fn try_collect(
         &self,
         part: &Part,
-        why: Orphanage,
+        why: OrphanCause,
         fence: &impl Fence,
     ) -> Result<Collected, Failure> {
         let Part { rollout, table } = part;
@@ -475,7 +442,7 @@ impl<S: Store> GlooRouter<S> {
         let names = &self.policy.plugin_names;
         let is_orphan = match live.map(|(live, _)| (PluginUse::of(&live, names), live)) {
             Some((PluginUse::Uses, live)) => {
-                why == Orphanage::Deselected && !self.selects(&live, table).await?
+                why == OrphanCause::Deselected && !self.selects(&live, table).await?
             }
             Some((state, _)) => state == PluginUse::SettledWithout,
             None if self.store.knows_rollouts(&rollout.namespace).await? => true,
@@ -494,7 +461,7 @@ impl<S: Store> GlooRouter<S> {
         let policies = self.policies_if_any().await?;
         // A Rollout that only deselected this table may mirror requests of others.
         let is_left = |policy: &&MirrorPolicyDoc| match why {
-            Orphanage::Deselected => is_for_table(policy, &mark, table),
+            OrphanCause::Deselected => is_for_table(policy, &mark, table),
             _ => belongs_to(policy, &mark),
         };
         // A policy is deleted before its routes.

@@ -23,7 +23,7 @@ use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{
     ANNOTATION, Plan, Planned,
     promotion::{
-        self, Decision, Facts, Hold, Observation, PromotionGuard, Released, guarded_services,
+        self, Decision, Facts, Hold, PromotionGuard, Readiness, Released, guarded_services,
     },
     restore,
 };
@@ -60,7 +60,7 @@ struct Held {
     /// Tables whose traffic stays on the canary Service.
     tables: BTreeSet<ObjectKey>,
     /// The last observation of the watched endpoints, and its time; `None` if they are not watched.
-    observed: Option<(Observation, Instant)>,
+    observed: Option<(Readiness, Instant)>,
     hold: Hold,
     /// When the hold was last continued.
     asked: Instant,
@@ -82,6 +82,7 @@ pub(crate) struct Promotion {
 impl Promotion {
     /// Returns the promotion that a request for weight 0 follows; `None` if it may not be held.
     pub(crate) fn of(rollout: &Rollout, request: &Request) -> Option<Self> {
+        // Only after a promotion do both Services select the same Pods.
         let hash = rollout.status.promoted_canary()?;
         let (stable, canary) = guarded_services(&request.config, &request.intent)?;
         Some(Self {
@@ -141,10 +142,11 @@ impl Holds {
     }
 
     /// Decides about a promotion from an observation of the endpoints. The caller that ends the hold reports it.
-    fn decide(&self, promotion: &Promotion, observation: &Observation) -> Decision {
+    fn decide(&self, promotion: &Promotion, observation: &Readiness) -> Decision {
         let (at, now) = (Instant::now(), self.now());
         let mut held = self.held();
         let known = held.remove(&promotion.rollout);
+        // A later promotion of the Rollout has waited for nothing yet.
         let known = known.filter(|known| known.promotion == *promotion);
         let is_new = known.is_none();
         let mut it = known.unwrap_or_else(|| Held {
@@ -158,11 +160,14 @@ impl Holds {
         let goes_on = matches!(decision, Decision::Hold { .. });
         if goes_on {
             it.asked = at;
+            // Holds are rare, so a timer of its own is not worth it.
             held.retain(|_, it| at.duration_since(it.asked) < FORGOTTEN_AFTER);
         }
+        // A hold that ends stays for the caller, which reports how long it lasted.
         if goes_on || !is_new {
             held.insert(promotion.rollout.clone(), it);
         }
+        // The background work watches the endpoints from now on. Otherwise a release would wait for the next call.
         if goes_on && is_new {
             self.changed.notify_one();
         }
@@ -170,7 +175,7 @@ impl Holds {
     }
 
     /// Records an observation of the watched endpoints; `None` if they are no longer watched.
-    pub(crate) fn set_observation(&self, promotion: &Promotion, observation: Option<Observation>) {
+    pub(crate) fn set_observation(&self, promotion: &Promotion, observation: Option<Readiness>) {
         let mut held = self.held();
         let held = held.get_mut(&promotion.rollout);
         if let Some(held) = held.filter(|it| it.promotion == *promotion) {
@@ -203,11 +208,12 @@ impl Holds {
     }
 
     /// Returns the last observation of the endpoints of a promotion, if they are watched.
-    fn observation(&self, promotion: &Promotion) -> Option<Observation> {
+    fn observation(&self, promotion: &Promotion) -> Option<Readiness> {
         let held = self.held();
         let held = held.get(&promotion.rollout);
         let held = held.filter(|it| it.promotion == *promotion)?;
         let (observation, since) = held.observed.as_ref()?;
+        // A watch may be open and silent: what it said long ago proves nothing.
         (since.elapsed() < FRESH).then(|| observation.clone())
     }
 
@@ -243,9 +249,11 @@ impl<S: Store> GlooRouter<S> {
     ) -> HeldApart {
         let promotion = Promotion::of(rollout, request).filter(|_| self.guards_promotions);
         let Some(promotion) = promotion else {
+            // An abort, a rollback or a new version: the canary Service does not lead to promoted Pods only.
             self.end_hold(About::of_call(rollout), HoldEnd::Broken);
             return HeldApart { plans, held: None };
         };
+        // Not the weights that are in force: after a full promotion at 40 % the other 60 % go to old Pods.
         let full = request.with_all_to_canary();
         let (mut free, mut held) = (Vec::new(), Vec::new());
         for planned in plans.tables {
@@ -260,6 +268,7 @@ impl<S: Store> GlooRouter<S> {
             return HeldApart { plans, held: None };
         }
         let (planned, held): (Vec<_>, Vec<_>) = held.into_iter().unzip();
+        // Endpoints first, which are watched: most holds end here, and the Rollout is not read.
         if self.is_held(&promotion, deadline).await
             && self.may_get_all(&promotion, &held, deadline).await
         {
@@ -281,8 +290,10 @@ impl<S: Store> GlooRouter<S> {
             Some(observation) => observation,
             None => match deadline.reading(observe(&*self.store, promotion)).await {
                 Some(Ok(Some(observation))) => observation,
+                // A store over files has no endpoints.
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
+                    // A missing permission must not keep promotions from ending.
                     self.warn_unguarded_once(key, &error_chain(&error));
                     self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
@@ -295,7 +306,7 @@ impl<S: Store> GlooRouter<S> {
             },
         };
         let decision = self.decide(promotion, &observation);
-        if let Observation::Incomplete { ready, wanted } = observation {
+        if let Readiness::Incomplete { ready, wanted } = observation {
             debug!(rollout = %key, ready, wanted, "the stable Service does not lead to all new Pods");
         }
         match end_of(&decision) {
@@ -308,7 +319,7 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Decides about a promotion from an observation of the endpoints. Reports a hold that begins or lasts too long.
-    pub(crate) fn decide(&self, promotion: &Promotion, observation: &Observation) -> Decision {
+    pub(crate) fn decide(&self, promotion: &Promotion, observation: &Readiness) -> Decision {
         let was_held = self.holds.holds(promotion);
         let decision = self.holds.decide(promotion, observation);
         let Decision::Hold { overdue, .. } = &decision else {
@@ -373,6 +384,7 @@ impl<S: Store> GlooRouter<S> {
     }
 
     fn warn_unguarded_once(&self, rollout: &ObjectKey, why: &str) {
+        // Every call of every Rollout would repeat it.
         if !self.holds.has_warned.swap(true, Ordering::Relaxed) {
             warn!(%rollout, "promotions do not wait for Pods: {why}");
         }
@@ -470,6 +482,7 @@ impl<S: Store> GlooRouter<S> {
         let key = &promotion.rollout;
         let live = self.live_rollout(key).await?;
         let live = live.filter(|(live, _)| live.metadata.uid == promotion.uid);
+        // Another controller's plugin may have ended this hold, and grown the canary of the next version.
         if !fence.allows().await {
             return Err(Failure::NotWritten(format!("Rollout {key}")));
         }
@@ -498,6 +511,7 @@ impl<S: Store> GlooRouter<S> {
             if !self.holds.holds(promotion) {
                 return Ok(false);
             }
+            // Deleted, or no longer configured for the plugin: only the record says what to restore.
             let Some(request) = &request else {
                 let plan = restore(&self.policy.mark(key), &document)?;
                 if !plan.is_noop() {
@@ -508,6 +522,7 @@ impl<S: Store> GlooRouter<S> {
             let plans = Plans::of(request, document);
             let only = RepairScope {
                 table: &table,
+                // A release takes traffic from the canary Service, and never gives it any.
                 may_grow: false,
             };
             let shifted = self.shift(request, plans, deadline, Some(only)).await;
@@ -525,10 +540,12 @@ fn planned_hold(full: &Request, planned: &Planned) -> Option<Planned> {
     // At rest no table has an annotation, and nothing has to be planned for `full`.
     let annotations = planned.table.annotations()?;
     let is_split = annotations.contains_key(ANNOTATION);
+    // A table that leads to stable already must not return to the canary Service.
     if !is_split || !planned.plan()?.takes_from_canary() {
         return None;
     }
     let hold = Planned::new(&full.config, &full.intent, planned.table.clone());
+    // Half a hold would split traffic between old and new Pods.
     let is_complete = hold.plan()?.left().next().is_none();
     is_complete.then_some(hold)
 }
@@ -537,7 +554,7 @@ fn planned_hold(full: &Request, planned: &Planned) -> Option<Planned> {
 pub(crate) async fn observe<S: Store>(
     store: &S,
     promotion: &Promotion,
-) -> Result<Option<Observation>, StoreError> {
+) -> Result<Option<Readiness>, StoreError> {
     let namespace = &promotion.rollout.namespace;
     let services = [promotion.stable.as_str(), promotion.canary.as_str()];
     let endpoints = store.endpoints(namespace, &services);
@@ -551,7 +568,7 @@ pub(crate) fn observation_of(
     promotion: &Promotion,
     endpoints: &[route_store::Endpoint],
     pods: &BTreeSet<String>,
-) -> Observation {
+) -> Readiness {
     let of = |service: &str| {
         let of_service = endpoints.iter().filter(|it| it.service == service);
         of_service
@@ -562,7 +579,7 @@ pub(crate) fn observation_of(
             })
             .collect()
     };
-    promotion::observe(&Facts {
+    promotion::compare(&Facts {
         stable: of(&promotion.stable),
         canary: of(&promotion.canary),
         new_pods: pods,

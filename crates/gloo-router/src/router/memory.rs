@@ -32,7 +32,7 @@ pub(super) struct Memory {
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct State {
+struct RolloutMemory {
     pass: Option<Pass>,
     hashes: Option<Hashes>,
     /// The tables that the Rollout selected, so that a table which it no longer selects can be restored.
@@ -93,7 +93,7 @@ struct Rollouts {
 
 #[derive(Debug)]
 struct Remembered {
-    state: State,
+    state: RolloutMemory,
     used: Instant,
 }
 
@@ -105,6 +105,7 @@ impl Memory {
             has_removed: true,
             unfinished: Vec::new(),
         };
+        // What an earlier call of the pass could not do was about routes that are removed now.
         self.change(&key(rollout), |state| state.pass = Some(pass));
     }
 
@@ -124,6 +125,7 @@ impl Memory {
     ) {
         self.change(&key(rollout), |state| {
             if let Some(pass) = state.pass_of(rollout) {
+                // A retry of the same call replaces the result of the first try.
                 pass.unfinished.retain(|other| other != call);
                 pass.unfinished.extend(is_unfinished.then(|| call.clone()));
             } else if is_unfinished {
@@ -170,6 +172,7 @@ impl Memory {
         let status = &rollout.status;
         let (mut stable, mut canary) = (status.stable_rs.clone(), status.current_pod_hash.clone());
         self.change(&key(rollout), |state| {
+            // After a promotion or a new version the status is newer than the last UpdateHash.
             let is_current = |received: &&Hashes| {
                 received.uid == rollout.metadata.uid
                     && received.status_stable == status.stable_rs
@@ -205,6 +208,7 @@ impl Memory {
     ) -> Vec<ObjectKey> {
         self.change(rollout, |state| {
             let left = state.selected.difference(now).cloned().collect();
+            // A table leaves this list only when it was restored, however many calls fail before.
             state.selected.extend(now.iter().cloned());
             left
         })
@@ -213,6 +217,7 @@ impl Memory {
     /// Remembers the entries of the plugin block that select no route. Returns whether there are some, and others than before.
     pub(super) fn is_news(&self, rollout: &ObjectKey, unmatched: &[String]) -> bool {
         self.change(rollout, |state| {
+            // An Event for each call would hide the others.
             let is_news = state.unmatched != unmatched;
             state.unmatched = unmatched.to_vec();
             is_news && !unmatched.is_empty()
@@ -227,6 +232,7 @@ impl Memory {
     /// Notes that every selected table was restored.
     pub(super) fn all_restored(&self, rollout: &ObjectKey) {
         self.change(rollout, |state| {
+            // A new set instead of an emptied one, which would keep its memory for each Rollout that was ever updated.
             state.selected = BTreeSet::new();
             state.ports = BTreeMap::new();
         });
@@ -285,6 +291,7 @@ impl Memory {
     /// Returns how long the canary with that hash has had all traffic. The time starts with the first call.
     pub(super) fn full_for(&self, rollout: &ObjectKey, uid: &str, hash: &str) -> Duration {
         self.change(rollout, |state| {
+            // A Rollout that was created anew, and another version, begin their own time.
             let is_same = |full: &Full| full.uid == uid && full.hash == hash;
             let full = state.full.take().filter(is_same).unwrap_or_else(|| Full {
                 uid: uid.to_owned(),
@@ -302,14 +309,15 @@ impl Memory {
         self.change(rollout, |state| state.full = None);
     }
 
-    fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut RolloutMemory) -> T) -> T {
         let mut rollouts = lock(&self.rollouts);
         let used = Instant::now();
         rollouts.sweep(used);
         let known = rollouts.by_key.get_mut(rollout);
         let mut state = known.map(|it| mem::take(&mut it.state)).unwrap_or_default();
         let changed = change(&mut state);
-        if state == State::default() {
+        // Most Rollouts are at rest, and a controller may have thousands.
+        if state == RolloutMemory::default() {
             rollouts.by_key.remove(rollout);
         } else {
             let remembered = Remembered { state, used };
@@ -330,7 +338,7 @@ impl Rollouts {
     }
 }
 
-impl State {
+impl RolloutMemory {
     fn pass_of(&mut self, rollout: &Rollout) -> Option<&mut Pass> {
         let pass = self.pass.as_mut();
         pass.filter(|pass| pass.version == rollout.metadata.resource_version)

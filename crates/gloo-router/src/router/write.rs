@@ -94,6 +94,7 @@ impl<S: Store> GlooRouter<S> {
         let policies = self.policies_for(request, &tables, deadline).await;
         let policies = policies.map_err(|failure| failures.push(failure)).ok();
         let policies = policies.as_deref();
+        // A repair has just read the Rollout. And traffic toward stable is right whatever has changed since.
         if only.is_none() && tables.iter().any(|it| it.adds_share(intent)) {
             failures.extend(self.outdated(request, deadline).await);
         }
@@ -105,6 +106,7 @@ impl<S: Store> GlooRouter<S> {
         let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
         let live = policies.unwrap_or_default();
         let mut moved = moving(&writes.steady, live);
+        // Down first: if one of these fails, no share grows anywhere.
         let written = self.write_all(request, writes.steady, live, deadline, retries);
         let mut unwritten = written.await;
         let may_grow =
@@ -171,6 +173,7 @@ impl<S: Store> GlooRouter<S> {
                 let priority = match (retries, write.grows) {
                     (Retries::Never, _) => Priority::Repair,
                     (Retries::OnConflict, true) => Priority::Call,
+                    // These pass the limit of requests before all others, so that an abort is not delayed.
                     (Retries::OnConflict, false) => Priority::TowardStable,
                 };
                 let written = self.write(request, write, live, deadline, retries);
@@ -186,6 +189,7 @@ impl<S: Store> GlooRouter<S> {
         }
         let done = stream::iter(running).buffer_unordered(WRITES_AT_ONCE);
         let mut done: Vec<_> = done.collect().await;
+        // In the order of the tables: Kubernetes counts Events of equal text instead of storing each of them.
         done.sort_by_key(|(index, _)| *index);
         let mut failures = Vec::new();
         for (_, written) in done {
@@ -264,6 +268,7 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
         retries: Retries,
     ) -> Written {
+        // As in most calls. It takes no lock and sends no request.
         if write.plan.is_noop() {
             return Ok((write.plan, Vec::new()));
         }
@@ -271,6 +276,7 @@ impl<S: Store> GlooRouter<S> {
         let locks = &self.memory.locks;
         let turn = match retries {
             Retries::OnConflict => locks.lock_or_ride(request, &write).await,
+            // A repair must not delay a call, whose own write makes it needless.
             Retries::Never => match locks.lock(&table, Urgency::of(&write)).now_or_never() {
                 Some(guard) => Turn::Lead(guard),
                 None => {
@@ -343,6 +349,7 @@ impl<S: Store> GlooRouter<S> {
                     (combined.patch, combined.hands_back)
                 }
             };
+            // Another call may have written the same meanwhile.
             if patch.0.is_empty() {
                 break;
             }
@@ -355,9 +362,11 @@ impl<S: Store> GlooRouter<S> {
                     tokio::time::sleep(pause(attempt)).await;
                 }
                 // One of the others may be the reason.
+                // Those that are dropped write by themselves, and get an error of their own if they have one.
                 Err(StoreError::Rejected { .. }) if !carried.is_empty() => carried.clear(),
                 Err(error) => return Err(error.into()),
             }
+            // From the API server: a cache may not have the write that caused the conflict.
             guard.newest = Some(Box::new(self.store.read(&table).await?));
         }
         for Carried { accepted, .. } in carried {

@@ -11,7 +11,7 @@ use route_planner::{ConfigError, ConfigProblem, PlanError, Refusal};
 use route_store::StoreError;
 
 use crate::error::{Failure, Failures, ShiftError};
-use crate::report::{About, Behind, HoldEnd, Lack, Orphanage, RepairOutcome, Report};
+use crate::report::{About, Behind, HoldEnd, Lack, OrphanCause, RepairOutcome, Report};
 
 fn list<M: fmt::Display>(first: M, after: impl Fn(&M) -> Option<M>) -> String {
     let all = std::iter::successors(Some(first), after);
@@ -113,12 +113,12 @@ fn repair(outcome: RepairOutcome) -> Report {
     }
 }
 
-fn orphaned(why: Orphanage) -> Report {
+fn orphaned(why: OrphanCause) -> Report {
     Report::Orphaned {
         rollout: rollout(),
         table: about(table()),
         why,
-        after: (why != Orphanage::NeverSeen).then_some(Duration::from_secs(30)),
+        after: (why != OrphanCause::NeverSeen).then_some(Duration::from_secs(30)),
     }
 }
 
@@ -170,12 +170,12 @@ fn after_report(it: &Report) -> Option<Report> {
             },
         },
         R::Fight { .. } => R::Fights(2),
-        R::Fights(_) => orphaned(Orphanage::Deleted),
+        R::Fights(_) => orphaned(OrphanCause::Deleted),
         R::Orphaned { why, .. } => match why {
-            Orphanage::Deleted => orphaned(Orphanage::NeverSeen),
-            Orphanage::NeverSeen => orphaned(Orphanage::PluginRemoved),
-            Orphanage::PluginRemoved => orphaned(Orphanage::Deselected),
-            Orphanage::Deselected => R::Unreadable {
+            OrphanCause::Deleted => orphaned(OrphanCause::NeverSeen),
+            OrphanCause::NeverSeen => orphaned(OrphanCause::PluginRemoved),
+            OrphanCause::PluginRemoved => orphaned(OrphanCause::Deselected),
+            OrphanCause::Deselected => R::Unreadable {
                 table: about_table,
                 error,
             },
@@ -184,7 +184,7 @@ fn after_report(it: &Report) -> Option<Report> {
         R::Orphans(_) => R::Restored {
             rollout: rollout(),
             table: about_table,
-            why: Orphanage::Deleted,
+            why: OrphanCause::Deleted,
         },
         R::Restored { .. } => R::ManagedRoutesFailed {
             rollout: about_rollout,

@@ -35,7 +35,7 @@ pub(super) struct RouteList<'a> {
     ranks: HashMap<String, usize>,
     /// Whether header routes precede mirror routes, whatever the `order`.
     pub(super) has_headers_first: bool,
-    groups: Vec<Group>,
+    groups: Vec<RouteGroup>,
     /// The group of each of the owner's routes, by position.
     group_of: HashMap<usize, usize>,
     /// Route names in use.
@@ -58,7 +58,7 @@ pub(super) struct RouteCopy {
 
 /// A route that the table's owner wrote, and the managed routes in front of it.
 #[derive(Default)]
-struct Group {
+struct RouteGroup {
     /// Managed routes of other Rollouts.
     others: Vec<OtherRoute>,
     ours: Vec<OwnRoute>,
@@ -115,7 +115,7 @@ impl<'a> RouteList<'a> {
             taken: HashSet::new(),
             numbers: HashMap::new(),
         };
-        let mut group = Group::default();
+        let mut group = RouteGroup::default();
         let mut own = Vec::new();
         for (index, route) in http.iter().enumerate() {
             let name = name_of(route);
@@ -148,7 +148,7 @@ impl<'a> RouteList<'a> {
     /// Adds the managed routes of the Rollout in front of a base to its group.
     fn take(
         &mut self,
-        group: &mut Group,
+        group: &mut RouteGroup,
         own: &mut Vec<(String, &Value)>,
         is_replaced: &impl Fn(&str, Option<usize>) -> bool,
     ) {
@@ -192,13 +192,6 @@ impl<'a> RouteList<'a> {
                             strays.push(mirror.index);
                         }
                     }
-                }
-            }
-            for ours in group.ours.iter_mut().filter(|it| is_mirror(&it.route)) {
-                let source = source_of(&ours.route, group.base, &bases, http);
-                let list = source.and_then(|source| lists.get(&source));
-                if let Some(new) = list.and_then(|list| following(&ours.route, list)) {
-                    ours.route = new;
                 }
             }
         }
@@ -301,7 +294,7 @@ impl<'a> RouteList<'a> {
     }
 }
 
-impl Group {
+impl RouteGroup {
     /// The place of each of `ours` among the routes of other Rollouts.
     ///
     /// A mirror route must not take the requests that a header route of another Rollout names, so header routes precede the

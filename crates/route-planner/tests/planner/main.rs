@@ -11,6 +11,7 @@
 mod configuration;
 mod mirror_policies;
 mod observations;
+mod owner_edits;
 mod patches;
 mod properties;
 mod refusals;

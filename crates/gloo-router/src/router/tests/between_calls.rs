@@ -10,7 +10,7 @@ use super::managed_routes::{mirror, mirror_rollout};
 use super::*;
 use crate::background::{Settings, between_calls};
 use crate::collect::Part;
-use crate::report::Orphanage;
+use crate::report::OrphanCause;
 use crate::standing::Standing;
 
 /// Allows this many writes, as a Lease that is lost afterwards.
@@ -47,7 +47,7 @@ async fn mirrored() -> Fixture {
 }
 
 /// Collects what the Rollout left in one of the tables, while the fence allows so many writes.
-async fn collect(fixture: &Fixture, why: Orphanage, allowed: usize) {
+async fn collect(fixture: &Fixture, why: OrphanCause, allowed: usize) {
     let part = Part {
         rollout: ObjectKey::new("shop", "web"),
         table: key(),
@@ -59,7 +59,7 @@ async fn collect(fixture: &Fixture, why: Orphanage, allowed: usize) {
 /// Collects what a deleted Rollout left, while the fence allows so many writes.
 async fn check_collection(allowed: usize, expect: &[&str]) {
     let fixture = mirrored().await;
-    collect(&fixture, Orphanage::Deleted, allowed).await;
+    collect(&fixture, OrphanCause::Deleted, allowed).await;
     assert_eq!(fixture.store.taken(), expect, "{allowed} allowed");
 }
 
@@ -77,7 +77,7 @@ async fn check_deselected(now: &[&str], expect: &[&str]) {
     let fixture = mirrored().await;
     let block = json!({"routeTableSelector": {"names": now, "namespace": "mesh"}});
     fixture.store.put_rollout(rollout_object(block)).unwrap();
-    collect(&fixture, Orphanage::Deselected, 9).await;
+    collect(&fixture, OrphanCause::Deselected, 9).await;
     assert_eq!(fixture.store.taken(), expect, "{now:?}");
 }
 
@@ -224,7 +224,13 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     set.unwrap();
     sleep(Duration::from_secs(5)).await;
     let rollout = from_rpc::key(&called);
-    assert!(router.background.standing().rollouts().contains(&rollout));
+    assert!(
+        router
+            .background
+            .standing()
+            .rollouts(|_| true)
+            .contains(&rollout)
+    );
     let tables = &router.store.tables;
     assert!(
         tables.objects(None, Duration::MAX).is_err(),
@@ -232,7 +238,7 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
     );
     api.delete("rollouts", &rollout);
     sleep(Duration::from_secs(3)).await;
-    assert!(router.background.standing().rollouts().is_empty());
+    assert!(router.background.standing().rollouts(|_| true).is_empty());
     assert!(router.memory.is_empty());
     router.stop().await;
 }

@@ -499,7 +499,14 @@ async fn check_single_namespaces(faults: &[Fault]) {
     // Deleted Rollouts are noticed as with a watch of all namespaces.
     world.api.delete("rollouts", &ObjectKey::new("shop", "web"));
     sleep(Duration::from_secs(3)).await;
-    assert!(world.router.background().standing().rollouts().is_empty());
+    assert!(
+        world
+            .router
+            .background()
+            .standing()
+            .rollouts(|_| true)
+            .is_empty()
+    );
     assert!(Watched::marked(&*world.store).is_some());
 
     // The lists succeed, so the narrower watches end.
@@ -592,7 +599,7 @@ async fn the_standing_intent_of_a_rollout_deleted_in_an_update_is_dropped() {
     sleep(Duration::from_secs(1)).await;
     world.set_weight(&updating(), 25).await.unwrap();
     let key = ObjectKey::new("shop", "web");
-    let intents = || world.router.background().standing().rollouts();
+    let intents = || world.router.background().standing().rollouts(|_| true);
     assert_eq!(intents(), std::slice::from_ref(&key));
     world.api.delete("rollouts", &key);
     sleep(Duration::from_secs(3)).await;

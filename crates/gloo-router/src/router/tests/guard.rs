@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rollouts_rpc::rollout::{TrafficWeights, WeightDestination as Recorded};
-use route_planner::promotion::Observation;
+use route_planner::promotion::Readiness;
 use route_store::FRESH;
 
 use super::*;
@@ -318,7 +318,7 @@ async fn endpoints_that_are_watched_are_not_read_again() {
     let fixture = at(100).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
     let (promotions, _) = fixture.router.holds().all();
-    let watched = Observation::Incomplete {
+    let watched = Readiness::Incomplete {
         ready: 0,
         wanted: 2,
     };

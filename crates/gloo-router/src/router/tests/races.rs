@@ -15,6 +15,7 @@ use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::collect::Part;
 use crate::report::RepairOutcome;
 
 /// Whether the controller of this process is the leader, as a Lease would say.
@@ -66,12 +67,15 @@ async fn play(seed: u64) -> Option<String> {
     let repairs: Vec<_> = (0..2).map(|_| pause(400)).collect();
     let (before_abort, before_call) = (pause(1500), pause(100));
 
-    let (router, store, table) = (&fixture.router, &fixture.store, key());
+    let (router, store) = (&fixture.router, &fixture.store);
+    let part = Part {
+        rollout,
+        table: key(),
+    };
     let repairs = repairs.into_iter().map(|pause| async {
         pause.await;
-        let repair = router.repair(&rollout, &table, &Leader);
-        let ended = timeout(Duration::from_secs(5), repair).await;
-        ended.ok().flatten().map(|repaired| repaired.outcome)
+        let repair = router.repair(&part, &Leader);
+        timeout(Duration::from_secs(5), repair).await.ok().flatten()
     });
     let abort = async {
         before_abort.await;

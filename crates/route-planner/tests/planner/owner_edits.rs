@@ -1,0 +1,76 @@
+//! Edits of the owner in the middle of a canary: what the next SetWeight makes of them.
+
+use serde_json::{Value, json};
+
+use crate::table::{self, Table};
+
+/// Splits the routes `http` at 25 %, replaces them by `edited`, and checks the routes after weight `desired`.
+#[track_caller]
+fn check(http: Value, edited: Value, desired: i32, expect: Value) {
+    check_with(json!({}), http, edited, desired, expect);
+}
+
+/// As [`check`], with more keys of the plugin block.
+#[track_caller]
+fn check_with(keys: Value, http: Value, edited: Value, desired: i32, expect: Value) {
+    let expand = |http: Value| table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", expand(http));
+    let keys = keys.as_object().unwrap().clone();
+    table.plugin.as_object_mut().unwrap().extend(keys);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    table.replace_spec(expand(edited));
+    let set = table.set_weight("shop/reviews", desired, 100, vec![]);
+    set.unwrap();
+    assert_eq!(table.document()["spec"], expand(expect));
+}
+
+fn route(name: &str, path: &str, destinations: Value) -> Value {
+    json!({"name": name, "matchers": [{"uri": {"prefix": path}}], "forwardTo": {"destinations": destinations}})
+}
+
+#[test]
+fn a_split_route_gets_other_matchers_and_another_destination() {
+    let other = |reviews: Value, canary: Value| {
+        let mut all = vec![reviews, canary, json!("legacy 10"), json!("other 10")];
+        all.retain(|it| !it.is_null());
+        json!([route("r", "/new", json!(all))])
+    };
+    check(
+        json!([route("r", "/", json!(["reviews 80", "legacy 20"]))]),
+        other(json!("reviews 60"), json!("reviews-canary 20")),
+        0,
+        other(json!("reviews 80"), Value::Null),
+    );
+}
+
+/// A route to the canary without a weight is a preview that its owner wrote, and not the split route that was removed.
+#[test]
+fn a_split_route_is_replaced_by_a_preview_of_the_canary() {
+    let edited = json!([
+        route("preview", "/preview", json!(["reviews-canary"])),
+        route("all", "/all", json!(["reviews"])),
+    ]);
+    let http = json!([route("r", "/", json!(["reviews"]))]);
+    check(http, edited.clone(), 0, edited);
+}
+
+#[test]
+fn the_original_list_with_an_idle_destination_is_applied_again() {
+    let http = json!([route("r", "/", json!(["reviews 100", "legacy 0"]))]);
+    check(http.clone(), http.clone(), 0, http);
+}
+
+/// A destination that the canary's pattern describes more precisely is not the stable one.
+#[test]
+fn both_versions_are_listed_as_subsets_of_one_service() {
+    let keys = json!({"canaryDestination": {"name": "reviews", "subset": {"version": "v2"}}});
+    let canary = |weight: u32| json!({"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": 80}, "subset": {"version": "v2"}, "weight": weight});
+    let http = |stable: &str, weight| json!([route("r", "/", json!([stable, canary(weight)]))]);
+    check_with(
+        keys,
+        http("reviews 100", 0),
+        http("reviews 75", 25),
+        50,
+        http("reviews 50", 50),
+    );
+}
