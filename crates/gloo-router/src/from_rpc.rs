@@ -294,15 +294,10 @@ pub(crate) fn managed_mirror_route(route: &SetMirrorRoute) -> ManagedRoute {
 }
 
 fn text_match(text: &StringMatch) -> TextMatch {
-    let StringMatch {
-        exact,
-        prefix,
-        regex,
-    } = text.clone();
     TextMatch {
-        exact,
-        prefix,
-        regex,
+        exact: text.exact.clone(),
+        prefix: text.prefix.clone(),
+        regex: text.regex.clone(),
     }
 }
 

@@ -15,8 +15,8 @@ use crate::error::{ConfigError, ConfigProblem};
 /// The names under which the plugin is registered. An administrator may add others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
 
-/// The decoded block `trafficRouting.plugins.<name>`, with defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The decoded block `trafficRouting.plugins.<name>`, with defaults filled in. The default selects no table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginConfig {
     route_tables: RouteTableSelector,
     routes: RouteSelector,
@@ -110,25 +110,13 @@ pub enum VerifyMode {
 }
 
 impl PluginConfig {
-    /// A configuration without any key, to restore tables of deleted Rollouts.
-    pub(crate) fn unset() -> Self {
-        Self::new(RouteTableSelector::default())
-    }
-
     /// A configuration that edits all HTTP routes of these tables which lead to the stable Service, with the defaults of every
     /// other key. [`from_json`](Self::from_json) reads all keys.
     #[must_use]
     pub fn new(route_tables: RouteTableSelector) -> Self {
         Self {
             route_tables,
-            routes: RouteSelector::default(),
-            header_match: HeaderMatchMode::default(),
-            header_route_placement: HeaderRoutePlacement::default(),
-            destinations: DestinationConfig::default(),
-            keep_zero_weights: false,
-            verify: VerifyMode::default(),
-            promotion_guard: PromotionGuard::default(),
-            allow_top_placement: false,
+            ..Self::default()
         }
     }
 
@@ -475,15 +463,10 @@ impl DestinationConfig {
 
         let pods = PodSubset::read(block)?;
         if pods.is_some() {
+            let is_other = |kind: &Option<String>| kind.as_ref().is_some_and(|it| it != SERVICE);
             let fixed = [
-                (
-                    "destinationKind",
-                    legacy.kind.as_deref() != Some(SERVICE) && legacy.kind.is_some(),
-                ),
-                (
-                    "stableDestination.kind",
-                    stable.kind.as_deref() != Some(SERVICE) && stable.kind.is_some(),
-                ),
+                ("destinationKind", is_other(&legacy.kind)),
+                ("stableDestination.kind", is_other(&stable.kind)),
                 ("stableDestination.name", stable.name.is_some()),
                 ("stableDestination.subset", stable.subset.is_some()),
                 ("canaryDestination", canary != RoleConfig::default()),

@@ -186,7 +186,7 @@ impl<'s> Object<'s> {
         let reference = destination.get("ref")?.as_object()?;
         let text = |key| reference.get(key).and_then(Value::as_str).unwrap_or("");
         Some(Self {
-            kind: kind_of(destination),
+            kind: destination.as_object().map_or("SERVICE", kind_in),
             namespace: match text("namespace") {
                 "" => namespace,
                 own => own,
@@ -206,7 +206,7 @@ impl std::fmt::Display for Object<'_> {
 
 impl Object<'_> {
     /// As records have it.
-    fn recorded(&self) -> String {
+    pub(crate) fn recorded(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = self.write(self.kind, &mut text);
@@ -234,11 +234,6 @@ impl DestinationId {
             cluster: &self.cluster,
         }
     }
-
-    /// As [`Destination::recorded`].
-    pub(crate) fn recorded(&self) -> String {
-        self.object().recorded()
-    }
 }
 
 impl<'a> Destination<'a> {
@@ -251,19 +246,6 @@ impl<'a> Destination<'a> {
             object: Object::of(raw, context.namespace),
             raw: Raw::Written(raw),
         }
-    }
-
-    /// The same destination without a weight, as if its owner had not written one.
-    #[must_use]
-    pub(crate) fn without_weight(mut self) -> Self {
-        if self.weight.take().is_some() {
-            let mut raw = Value::clone(&self.raw);
-            if let Value::Object(fields) = &mut raw {
-                fields.shift_remove("weight");
-            }
-            self.raw = Raw::Made(Rc::new(raw));
-        }
-        self
     }
 
     /// The same destination with another weight; `None` removes the key.
@@ -711,17 +693,14 @@ pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn is_labels(value: &Value) -> bool {
+/// Whether a value is an object of strings.
+pub(crate) fn is_labels(value: &Value) -> bool {
     let labels = value.as_object();
     labels.is_some_and(|labels| labels.values().all(Value::is_string))
 }
 
 fn is_u32(value: &Value) -> bool {
     value.as_u64().is_some_and(|it| u32::try_from(it).is_ok())
-}
-
-fn kind_of(destination: &Value) -> &str {
-    destination.as_object().map_or("SERVICE", kind_in)
 }
 
 fn kind_in(destination: &Map<String, Value>) -> &str {

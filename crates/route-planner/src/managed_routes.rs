@@ -151,10 +151,9 @@ pub(crate) fn reconcile(
 /// The HTTP routes of which it is not known whether they lead to the Rollout, or where, by their position. Managed routes in front
 /// of them stay as they are.
 fn unknown(state: &TableState<'_>, sources: &[Source<'_, '_>]) -> HashSet<usize> {
-    let is_known = |it: &RouteState<'_>| match &it.action {
-        Action::NotForwarding(_) => true,
-        Action::Forward { relation, .. } => matches!(relation, Relation::Unrelated { .. }),
-        Action::Unreadable(_) => false,
+    let is_known = |it: &RouteState<'_>| {
+        matches!(it.action, Action::NotForwarding(_))
+            || matches!(it.relation(), Some(Relation::Unrelated { .. }))
     };
     let http = state.routes.iter().filter(|it| it.route.protocol.is_http());
     let unknown = http.filter(|it| !is_known(it)).map(|it| it.route.index);
@@ -170,13 +169,7 @@ fn new_lists<'t, 'a>(
 ) -> HashMap<usize, &'t DestinationList<'a>> {
     let routes = state.routes.iter().zip(targets);
     let lists = routes.filter_map(|(it, target)| {
-        let is_unrelated = matches!(
-            it.action,
-            Action::Forward {
-                relation: Relation::Unrelated { .. },
-                ..
-            }
-        );
+        let is_unrelated = matches!(it.relation(), Some(Relation::Unrelated { .. }));
         let is_ours = !is_unrelated || it.split.is_some();
         let target = target.as_ref()?;
         (is_ours && it.route.protocol.is_http()).then_some((it.route.index, target))
@@ -233,11 +226,7 @@ fn source<'s, 'a>(
     route_state: &'s RouteState<'a>,
 ) -> Option<Result<Source<'s, 'a>, Refusal>> {
     let route = &route_state.route;
-    let Action::Forward {
-        relation: Relation::Managed { owner_list, anchor },
-        ..
-    } = &route_state.action
-    else {
+    let Some(Relation::Managed { owner_list, anchor }) = route_state.relation() else {
         return None;
     };
     let roles = &state.roles;

@@ -38,31 +38,20 @@ const DELEGATED: &str = "other tables delegate to this one, and a managed route 
 /// Checks each entry of a managed route's match. Returns what is wrong, with the position of the entry.
 #[must_use]
 pub fn match_problems(route: &ManagedRoute) -> Vec<(usize, Refusal)> {
-    let one = |route: ManagedRoute| match route {
-        ManagedRoute::Header(route) => header_conditions(&route, HeaderMatchMode::Any).err(),
-        ManagedRoute::Mirror(route) => mirror_conditions(&route).err(),
-    };
-    let entries: Vec<ManagedRoute> = match route {
+    let problems: Vec<Option<Refusal>> = match route {
         ManagedRoute::Header(HeaderRoute { name, matches }) => {
-            let entry = |entry: &HeaderMatch| HeaderRoute {
-                name: name.clone(),
-                matches: vec![entry.clone()],
-            };
-            let entries = matches.iter().map(entry);
-            entries.map(ManagedRoute::Header).collect()
+            let entries = matches.iter();
+            let problem = |it: &HeaderMatch| header_matcher(name, &it.name, &it.value).err();
+            entries.map(problem).collect()
         }
-        ManagedRoute::Mirror(route) => {
-            let entry = |entry: &RequestMatch| MirrorRoute {
-                matches: vec![entry.clone()],
-                ..route.clone()
-            };
-            let entries = route.matches.iter().map(entry);
-            entries.map(ManagedRoute::Mirror).collect()
+        ManagedRoute::Mirror(MirrorRoute { name, matches, .. }) => {
+            let entries = matches.iter();
+            entries.map(|it| mirror_condition(name, it).err()).collect()
         }
     };
-    let problems = entries.into_iter().enumerate();
+    let problems = problems.into_iter().enumerate();
     problems
-        .filter_map(|(index, entry)| Some((index, one(entry)?)))
+        .filter_map(|(index, problem)| Some((index, problem?)))
         .collect()
 }
 
@@ -95,41 +84,38 @@ pub(crate) fn header_conditions(
 /// # Errors
 /// Returns `Err` if a match is empty or invalid, or if the method is not matched by `exact`.
 pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, Refusal> {
-    let conditions = route.matches.iter().map(|entry| {
-        let text = |part: &str, value: &Option<TextMatch>| {
-            let value = value.as_ref();
-            value
-                .map(|value| checked(&route.name, part, value))
-                .transpose()
-        };
-        let method = match text("method", &entry.method)? {
-            None => None,
-            Some(Text::Exact(method)) => Some(method),
-            Some(_) => {
-                return Err(refused(
-                    &route.name,
-                    "method",
-                    "a RouteTable matches it by exact only",
-                ));
-            }
-        };
-        let headers = entry.headers.iter();
-        let headers = headers.map(|(name, value)| header_matcher(&route.name, name, value));
-        let condition = Condition {
-            method,
-            path: text("path", &entry.path)?,
-            headers: headers.collect::<Result<_, _>>()?,
-        };
-        if condition == Condition::default() {
-            return Err(refused(
-                &route.name,
-                "match",
-                "an entry is empty; to match any request, set path prefix /",
-            ));
+    let conditions = route.matches.iter();
+    conditions
+        .map(|entry| mirror_condition(&route.name, entry))
+        .collect()
+}
+
+/// The condition of one entry of a mirror route's match.
+fn mirror_condition(managed: &str, entry: &RequestMatch) -> Result<Condition, Refusal> {
+    let text = |part: &str, value: &Option<TextMatch>| {
+        let value = value.as_ref();
+        value.map(|value| checked(managed, part, value)).transpose()
+    };
+    let method = match text("method", &entry.method)? {
+        None => None,
+        Some(Text::Exact(method)) => Some(method),
+        Some(_) => {
+            let problem = "a RouteTable matches it by exact only";
+            return Err(refused(managed, "method", problem));
         }
-        Ok(condition)
-    });
-    conditions.collect()
+    };
+    let headers = entry.headers.iter();
+    let headers = headers.map(|(name, value)| header_matcher(managed, name, value));
+    let condition = Condition {
+        method,
+        path: text("path", &entry.path)?,
+        headers: headers.collect::<Result<_, _>>()?,
+    };
+    if condition == Condition::default() {
+        let problem = "an entry is empty; to match any request, set path prefix /";
+        return Err(refused(managed, "match", problem));
+    }
+    Ok(condition)
 }
 
 /// The matchers of a managed route, and the `pathRewrite` that it needs if that differs from its source's.

@@ -58,54 +58,40 @@ pub fn observe(
         return Ok(Observation::Verified);
     }
     let status = table.status()?;
-    let verdict = match status.state() {
-        Some(state) => Verdict::of(state, table.generation()),
-        None if config.verify() == VerifyMode::Auto => Verdict::Accepted,
-        None => Verdict::Awaited("Gloo has not written a status".to_owned()),
+    let (is_final, text) = match status.state() {
+        Some(state) => match verdict(state, table.generation()) {
+            Some(verdict) => verdict,
+            None => return Ok(Observation::Verified),
+        },
+        None if config.verify() == VerifyMode::Auto => return Ok(Observation::Verified),
+        None => (false, "Gloo has not written a status".to_owned()),
     };
-    let is_rest = intent.sends_all_to_stable();
-    let of_table = |text: String| format!("RouteTable {}: {text}", table.key());
-    Ok(match verdict {
-        Verdict::Accepted => Observation::Verified,
-        Verdict::Awaited(text) | Verdict::Refused(text) if is_rest => Observation::NotApplicable {
-            reason: of_table(text),
-        },
-        Verdict::Awaited(text) => Observation::NotAccepted {
-            reason: of_table(text),
-        },
-        Verdict::Refused(text) => Observation::Refused {
-            reason: of_table(text),
-        },
+    let reason = format!("RouteTable {}: {text}", table.key());
+    Ok(match is_final {
+        _ if intent.sends_all_to_stable() => Observation::NotApplicable { reason },
+        true => Observation::Refused { reason },
+        false => Observation::NotAccepted { reason },
     })
 }
 
-/// The verdict of Gloo about the current generation of a table.
-enum Verdict {
-    Accepted,
-    /// Gloo has not decided yet.
-    Awaited(String),
-    /// Gloo has rejected it.
-    Refused(String),
-}
-
-impl Verdict {
-    fn of(state: &State, generation: Option<i64>) -> Self {
-        if let Some(generation) = generation
-            && generation != state.observed_generation
-        {
-            let seen = state.observed_generation;
-            return Self::Awaited(format!("Gloo has seen generation {seen} of {generation}"));
-        }
-        let message: Vec<&str> = state.message.split_whitespace().collect();
-        let text = match message.as_slice() {
-            [] => format!("Gloo says {}", state.approval),
-            words => format!("Gloo says {}: {}", state.approval, words.join(" ")),
-        };
-        match state.approval {
-            // Gloo serves a table that has warnings.
-            Approval::Accepted | Approval::Warning => Self::Accepted,
-            Approval::Invalid | Approval::Failed | Approval::Unlicensed => Self::Refused(text),
-            Approval::Pending | Approval::Other(_) => Self::Awaited(text),
-        }
+/// Why Gloo has not accepted the current generation of a table, and whether that is final; `None` if it has.
+fn verdict(state: &State, generation: Option<i64>) -> Option<(bool, String)> {
+    if let Some(generation) = generation
+        && generation != state.observed_generation
+    {
+        let seen = state.observed_generation;
+        let text = format!("Gloo has seen generation {seen} of {generation}");
+        return Some((false, text));
+    }
+    let message: Vec<&str> = state.message.split_whitespace().collect();
+    let text = match message.as_slice() {
+        [] => format!("Gloo says {}", state.approval),
+        words => format!("Gloo says {}: {}", state.approval, words.join(" ")),
+    };
+    match state.approval {
+        // Gloo serves a table that has warnings.
+        Approval::Accepted | Approval::Warning => None,
+        Approval::Invalid | Approval::Failed | Approval::Unlicensed => Some((true, text)),
+        Approval::Pending | Approval::Other(_) => Some((false, text)),
     }
 }

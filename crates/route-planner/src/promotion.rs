@@ -15,7 +15,6 @@
 //! canary Service never leads to new Pods only.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 use crate::config::PluginConfig;
@@ -72,20 +71,9 @@ pub enum Readiness {
         /// Number of Pods of the canary Service.
         wanted: usize,
     },
-    /// Traffic may not stay on the canary Service.
-    Broken(Broken),
-}
-
-/// Why traffic may not stay on the canary Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Broken {
-    /// The canary Service has no ready endpoint.
-    NoCanaryPod,
-    /// The canary Service leads to a Pod of another version.
-    ForeignCanaryPod,
-    /// An endpoint does not name its Pod, as for a Service without a selector.
-    UnknownPod,
+    /// Traffic may not stay on the canary Service: it has no ready endpoint, or one that is not a new Pod. Or an endpoint does
+    /// not name its Pod, as for a Service without a selector.
+    Broken,
 }
 
 /// Compares the endpoints with the Pods.
@@ -94,18 +82,13 @@ pub fn compare(facts: &Facts<'_>) -> Readiness {
     let ready = |endpoint: &&Endpoint<'_>| endpoint.is_ready();
     let canary: Vec<_> = facts.canary.iter().filter(ready).collect();
     let stable: Vec<_> = facts.stable.iter().filter(ready).collect();
-    if canary.is_empty() {
-        return Readiness::Broken(Broken::NoCanaryPod);
-    }
-    if canary.iter().chain(&stable).any(|it| it.pod.is_none()) {
-        return Readiness::Broken(Broken::UnknownPod);
-    }
     let is_new = |endpoint: &&Endpoint<'_>| {
         let pod = endpoint.pod;
         pod.is_some_and(|pod| facts.new_pods.contains(pod))
     };
-    if !canary.iter().all(is_new) {
-        return Readiness::Broken(Broken::ForeignCanaryPod);
+    let are_known = stable.iter().all(|it| it.pod.is_some());
+    if canary.is_empty() || !canary.iter().all(is_new) || !are_known {
+        return Readiness::Broken;
     }
     // Count Pods, not endpoints: a Pod with addresses of two families has two endpoints.
     let wanted: BTreeSet<_> = canary.iter().filter_map(|it| it.pod).collect();
@@ -138,24 +121,12 @@ pub enum Decision {
         /// Set if the hold has lasted longer than `timeout` and has to be reported: the numbers of ready and of wanted Pods.
         overdue: Option<(usize, usize)>,
     },
-    /// Send traffic to the stable Service: the hold has ended.
-    Release(Released),
-    /// Send traffic to the stable Service at once, because it may not stay on the canary Service.
-    WriteNow(Broken),
-}
-
-/// Why a hold ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
-    /// The endpoints have been complete for `settle`.
+    /// Send traffic to the stable Service: the endpoints have been complete for `settle`.
     Complete,
-    /// The `timeout` has passed, and at least half of the canary's Pods are ready behind the stable Service.
-    TimedOut {
-        /// Number of ready Pods.
-        ready: usize,
-        /// Number of Pods of the canary.
-        wanted: usize,
-    },
+    /// Send traffic to the stable Service: the `timeout` has passed, and at least half of the canary's Pods are ready behind it.
+    TimedOut,
+    /// Send traffic to the stable Service at once, because it may not stay on the canary Service.
+    WriteNow,
 }
 
 impl Hold {
@@ -185,12 +156,12 @@ impl Hold {
     ) -> Decision {
         let timeout = self.begun.saturating_add(guard.timeout);
         match *observation {
-            Readiness::Broken(broken) => Decision::WriteNow(broken),
+            Readiness::Broken => Decision::WriteNow,
             Readiness::AllNew => {
                 let since = *self.all_new_since.get_or_insert(now);
                 let settled = since.saturating_add(guard.settle);
                 if now >= settled {
-                    return Decision::Release(Released::Complete);
+                    return Decision::Complete;
                 }
                 Decision::Hold {
                     until: settled,
@@ -206,7 +177,7 @@ impl Hold {
                     };
                 }
                 if ready.saturating_mul(2) >= wanted {
-                    return Decision::Release(Released::TimedOut { ready, wanted });
+                    return Decision::TimedOut;
                 }
                 // With fewer Pods, requests would fail.
                 let due = self.reported.map(|last| last.saturating_add(REPORT_EVERY));
@@ -245,28 +216,6 @@ pub fn guarded_services<'a>(
         && roles.is_service(&roles.canary, &services.canary);
     (are_services && services.stable != services.canary)
         .then_some((services.stable.as_str(), services.canary.as_str()))
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoCanaryPod => "the canary Service has no ready Pod",
-            Self::ForeignCanaryPod => "the canary Service leads to Pods of another version",
-            Self::UnknownPod => "an endpoint does not name its Pod",
-        })
-    }
-}
-
-impl fmt::Display for Released {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Complete => f.write_str("the stable Service leads to the new Pods"),
-            Self::TimedOut { ready, wanted } => write!(
-                f,
-                "promotionGuard.timeout has passed with {ready} of {wanted} Pods ready behind the stable Service"
-            ),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -323,21 +272,13 @@ mod tests {
     #[test]
     fn traffic_does_not_stay_on_a_canary_service_without_new_pods() {
         for stable in ["", "a b", "old", "a old"] {
-            check("", stable, Readiness::Broken(Broken::NoCanaryPod));
-            check("a- b-", stable, Readiness::Broken(Broken::NoCanaryPod));
-            check("bad", stable, Readiness::Broken(Broken::ForeignCanaryPod));
-            check("a bad", stable, Readiness::Broken(Broken::ForeignCanaryPod));
-            check(
-                "a bad?",
-                stable,
-                Readiness::Broken(Broken::ForeignCanaryPod),
-            );
+            check("", stable, Readiness::Broken);
+            check("a- b-", stable, Readiness::Broken);
+            check("bad", stable, Readiness::Broken);
+            check("a bad", stable, Readiness::Broken);
+            check("a bad?", stable, Readiness::Broken);
             // The Service sets publishNotReadyAddresses.
-            check(
-                "a bad~",
-                stable,
-                Readiness::Broken(Broken::ForeignCanaryPod),
-            );
+            check("a bad~", stable, Readiness::Broken);
         }
         check("a bad-", "a", Readiness::AllNew);
     }
@@ -366,10 +307,10 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_a_pod_is_broken() {
-        check("_", "a", Readiness::Broken(Broken::UnknownPod));
-        check("a _", "a", Readiness::Broken(Broken::UnknownPod));
-        check("a", "a _", Readiness::Broken(Broken::UnknownPod));
-        check("a", "_", Readiness::Broken(Broken::UnknownPod));
+        check("_", "a", Readiness::Broken);
+        check("a _", "a", Readiness::Broken);
+        check("a", "a _", Readiness::Broken);
+        check("a", "_", Readiness::Broken);
         check("a _-", "a _-", Readiness::AllNew);
     }
 
@@ -393,9 +334,9 @@ mod tests {
                     let until = until.as_secs() - 100;
                     format!("hold {until}{}", overdue.unwrap_or_default())
                 }
-                Decision::Release(Released::Complete) => "release".to_owned(),
-                Decision::Release(released) => format!("{released}"),
-                Decision::WriteNow(broken) => broken.to_string(),
+                Decision::Complete => "complete".to_owned(),
+                Decision::TimedOut => "timed out".to_owned(),
+                Decision::WriteNow => "write now".to_owned(),
             };
             assert_eq!(&decision, expect, "after {at} s");
         }
@@ -412,7 +353,7 @@ mod tests {
                 (0, partly(), "hold 120"),
                 (7, Readiness::AllNew, "hold 12"),
                 (11, Readiness::AllNew, "hold 12"),
-                (12, Readiness::AllNew, "release"),
+                (12, Readiness::AllNew, "complete"),
             ],
         );
         // A Pod that becomes unready restarts `settle`.
@@ -422,7 +363,7 @@ mod tests {
                 (0, Readiness::AllNew, "hold 5"),
                 (4, partly(), "hold 120"),
                 (6, Readiness::AllNew, "hold 11"),
-                (11, Readiness::AllNew, "release"),
+                (11, Readiness::AllNew, "complete"),
             ],
         );
     }
@@ -433,14 +374,14 @@ mod tests {
             PromotionGuard::default(),
             &[
                 (0, Readiness::AllNew, "hold 5"),
-                (5, Readiness::AllNew, "release"),
+                (5, Readiness::AllNew, "complete"),
             ],
         );
         let at_once = PromotionGuard {
             settle: Duration::ZERO,
             ..PromotionGuard::default()
         };
-        check_decisions(at_once, &[(0, Readiness::AllNew, "release")]);
+        check_decisions(at_once, &[(0, Readiness::AllNew, "complete")]);
     }
 
     #[test]
@@ -451,22 +392,11 @@ mod tests {
             &[
                 (0, incomplete(0, 4), "hold 120"),
                 (119, incomplete(2, 4), "hold 120"),
-                (
-                    120,
-                    incomplete(2, 4),
-                    "promotionGuard.timeout has passed with 2 of 4 Pods ready behind the stable Service",
-                ),
+                (120, incomplete(2, 4), "timed out"),
             ],
         );
         // All new Pods are ready, but an old Pod is, too.
-        check_decisions(
-            guard,
-            &[(
-                120,
-                incomplete(4, 4),
-                "promotionGuard.timeout has passed with 4 of 4 Pods ready behind the stable Service",
-            )],
-        );
+        check_decisions(guard, &[(120, incomplete(4, 4), "timed out")]);
         // If the endpoints are complete, the timeout does not shorten `settle`.
         check_decisions(guard, &[(118, Readiness::AllNew, "hold 123")]);
     }
@@ -483,7 +413,7 @@ mod tests {
                 (420, incomplete(0, 3), "hold 720 0/3"),
                 (500, incomplete(1, 3), "hold 720"),
                 (501, Readiness::AllNew, "hold 506"),
-                (506, Readiness::AllNew, "release"),
+                (506, Readiness::AllNew, "complete"),
             ],
         );
     }
@@ -491,15 +421,10 @@ mod tests {
     /// D-30
     #[test]
     fn broken_endpoints_end_a_hold_at_once() {
-        let broken = Broken::ForeignCanaryPod;
         for at in [1, 3, 119, 5000] {
             let observations = [
                 (0, Readiness::AllNew, "hold 5"),
-                (
-                    at,
-                    Readiness::Broken(broken),
-                    "the canary Service leads to Pods of another version",
-                ),
+                (at, Readiness::Broken, "write now"),
             ];
             check_decisions(PromotionGuard::default(), &observations);
         }
@@ -535,7 +460,7 @@ mod tests {
             let (at_canary, at_stable) = (ready(of(&canary)), ready(of(&stable)));
             let are_new = |pods: &BTreeSet<&str>| pods.iter().all(|pod| new_pods.contains(*pod));
             match compare(&facts) {
-                Readiness::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
+                Readiness::Broken => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
                 Readiness::AllNew => {
                     prop_assert!(!at_canary.is_empty() && are_new(&at_canary) && are_new(&at_stable));
                     prop_assert!(at_canary.is_subset(&at_stable));

@@ -80,6 +80,7 @@ pub(crate) struct Record {
 
 /// The entry of a split route. It is stored as an array of its four fields.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a list of name, position, matchers and split")]
 pub(crate) struct RouteEntry {
     /// Empty if the route has no name, or another route has the same one.
     pub(crate) name: String,
@@ -151,6 +152,7 @@ impl StableInList {
 
 /// A destination as the owner wrote it. It is stored as an array of both fields.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "a list of position and destination")]
 pub(crate) struct Original {
     /// Position in the owner's list.
     pub(crate) position: usize,

@@ -7,7 +7,7 @@
 //! | the route must show | key |
 //! |---|---|
 //! | what planning inserted | name and matchers, in the recorded order |
-//! | what planning inserted | matchers, then name |
+//! | what planning inserted | matchers |
 //! | a list that cannot be decoded | matchers |
 //! | one of the owner's destinations that were changed | name, then matchers |
 //! | what planning inserted | name and foreign destinations |
@@ -35,7 +35,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::destinations::{Destination, DestinationId, DestinationList, ReadContext};
+use crate::destinations::{Destination, DestinationList, ReadContext};
 use crate::record::{Hash, Original, Record, RouteEntry, Split};
 use crate::route::{Protocol, Route};
 
@@ -73,7 +73,6 @@ pub(crate) fn match_records(
     pairs.pair_in_order();
     // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
     pairs.pair(Evidence::Inserted, matchers, own_matchers);
-    pairs.pair(Evidence::Inserted, name, own_name);
     // A route that cannot be decoded shows no evidence.
     let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
     pairs.pair(Evidence::None, matchers, unread);
@@ -115,7 +114,7 @@ pub(crate) fn match_records(
 fn labels_of_ours(record: &Record, context: ReadContext<'_>) -> HashSet<String> {
     let mut ours = HashSet::new();
     for split in &record.splits {
-        ours.extend(split.added.iter().map(DestinationId::recorded));
+        ours.extend(split.added.iter().map(|id| id.object().recorded()));
         let original = |it: &Original| Destination::new(&it.destination, context).recorded();
         ours.extend(split.originals.iter().map(original));
     }

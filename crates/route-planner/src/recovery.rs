@@ -354,11 +354,8 @@ pub(crate) fn without_canary<'a>(
         Some(stable.with_weight(weight))
     });
     let mut destinations: Vec<Destination<'a>> = destinations.collect();
-    if let ([_], false) = (&*destinations, keeps_subset) {
-        destinations = destinations
-            .into_iter()
-            .map(Destination::without_weight)
-            .collect();
+    if let ([only], false) = (&mut *destinations, keeps_subset) {
+        *only = only.clone().with_weight(None);
     }
     Some(DestinationList {
         destinations,

@@ -28,7 +28,8 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
     let mut intent = Intent::set_weight(rollout.clone(), stable, canary, rest);
     let record = Annotation::read(table).and_then(|it| it.record_of(&rollout.to_string()));
     record.map_err(|refusal| intent.refused(table, refusal))?;
-    let config = PluginConfig::unset();
+    // Without any key: the record and the labels are enough.
+    let config = PluginConfig::default();
     let planned = planning::plan(&config, &intent, table, CanaryGrowth::Allowed);
     match planned {
         // No route is split, but there can be managed routes.

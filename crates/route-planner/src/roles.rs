@@ -183,15 +183,6 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// Checks that the hashes of the Pods are known, if subsets by Pods distinguish the roles.
-    ///
-    /// # Errors
-    /// Returns `Err` if one is not.
-    pub(crate) fn check_hashes(&self) -> Result<(), Refusal> {
-        self.stable.check_hash()?;
-        self.canary.check_hash()
-    }
-
     /// Whether the stable subset has to stay in the list even if the canary has no weight: both roles are subsets of one
     /// Service, which selects Pods of two versions. The Pods of a version may exist longer than the Rollout's status names
     /// its hash.
@@ -336,7 +327,11 @@ impl<'a> Role<'a> {
         Ok(self.copy_of(anchor))
     }
 
-    fn check_hash(&self) -> Result<(), Refusal> {
+    /// Checks that the hash of the Pods is known, if subsets by Pods distinguish the roles.
+    ///
+    /// # Errors
+    /// Returns `Err` if it is not.
+    pub(crate) fn check_hash(&self) -> Result<(), Refusal> {
         match self.pattern.pods {
             Some((_, "")) => Err(Refusal::NoHash { role: self.title }),
             _ => Ok(()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::{PluginConfig, RouteSelector};
-use crate::destinations::Malformed;
+use crate::destinations::{Malformed, is_labels};
 use crate::intent::Intent;
 use crate::ownership::Ownership;
 use crate::plan::{Edit, SkipReason};
@@ -129,23 +129,15 @@ impl<'a> Route<'a> {
             Some(Value::String(name)) => name,
             Some(_) => return Err(Malformed::new("name", "a string")),
         };
-        let labels = match self.raw.get("labels") {
-            None => None,
-            Some(Value::Object(labels)) if labels.values().all(Value::is_string) => Some(labels),
-            Some(_) => {
-                self.is_selected =
-                    selector.labels.is_empty() && selector.matches(self.name, &BTreeMap::new());
-                return Err(Malformed::new("labels", "an object of strings"));
-            }
-        };
-        self.is_selected = if selector.labels.is_empty() {
-            selector.matches(self.name, &BTreeMap::new())
-        } else {
-            let labels = labels.into_iter().flatten();
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let labels = labels.map(|(key, value)| (key.clone(), text(value)));
-            selector.matches(self.name, &labels.collect())
-        };
+        self.is_selected = selector.matches(self.name, &BTreeMap::new());
+        let labels = self.raw.get("labels");
+        if !labels.is_none_or(is_labels) {
+            return Err(Malformed::new("labels", "an object of strings"));
+        }
+        if let Some(labels) = labels.filter(|_| !selector.labels.is_empty()) {
+            let labels = BTreeMap::deserialize(labels).unwrap_or_default();
+            self.is_selected = selector.matches(self.name, &labels);
+        }
         Ok(())
     }
 
@@ -208,10 +200,7 @@ impl RouteSelector {
     /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`.
     pub fn unmatched(&self, tables: &[RouteTableDoc]) -> Vec<String> {
         let mut left = self.entries();
-        left.retain(|(_, protocol, entry)| {
-            let mut routes = tables.iter().flat_map(|table| Route::all(table, entry));
-            !routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
-        });
+        left.retain(|(_, protocol, entry)| !entry.selects_any(*protocol, tables));
         left.into_iter().map(|(label, ..)| label).collect()
     }
 
@@ -223,10 +212,7 @@ impl RouteSelector {
         tables: &[RouteTableDoc],
     ) -> Vec<String> {
         let mut entries = self.entries();
-        entries.retain(|(_, protocol, entry)| {
-            let mut routes = tables.iter().flat_map(|table| Route::all(table, entry));
-            routes.any(|(route, _)| route.protocol == *protocol && route.is_selected)
-        });
+        entries.retain(|(_, protocol, entry)| entry.selects_any(*protocol, tables));
         let splits = |(_, protocol, entry): &(String, Protocol, Self)| {
             let config = config.clone().with_routes(entry.clone());
             let splits = |table| match crate::plan(&config, intent, table) {
@@ -243,6 +229,11 @@ impl RouteSelector {
         let (busy, idle): (Vec<_>, Vec<_>) = entries.into_iter().partition(splits);
         let idle = idle.into_iter().filter(|_| !busy.is_empty());
         idle.map(|(label, ..)| label).collect()
+    }
+
+    fn selects_any(&self, protocol: Protocol, tables: &[RouteTableDoc]) -> bool {
+        let mut routes = tables.iter().flat_map(|table| Route::all(table, self));
+        routes.any(|(route, _)| route.protocol == protocol && route.is_selected)
     }
 
     /// Each entry as a selector of its own, with its label.

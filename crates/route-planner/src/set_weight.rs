@@ -353,7 +353,8 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
             }
         }
         if desired > 0 {
-            roles.check_hashes()?;
+            roles.stable.check_hash()?;
+            roles.canary.check_hash()?;
             // With one version the canary's subset would be the stable one.
             if !roles.has_two_versions() {
                 desired = 0;
@@ -381,9 +382,7 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
 
     /// Whether the canary's share would increase in a route that cannot be planned.
     fn may_grow(&self, live: &DestinationList<'_>) -> bool {
-        let weights = live.destinations.iter().zip(live.effective_weights());
-        let canary = weights.filter(|(destination, _)| self.roles.canary.is(destination));
-        let canary: u64 = canary.map(|(_, weight)| u64::from(weight)).sum();
+        let canary = u64::from(self.share(live, &self.roles.canary));
         // The route cannot be planned, so the weight is compared as if the Rollout had the whole route.
         let wanted = u64::from(self.desired) * 100 / u64::from(self.max);
         !self.is_rest() && (wanted > canary || !self.additional.is_empty())

@@ -66,6 +66,16 @@ pub(crate) struct RouteState<'a> {
     pub(crate) action: Action<'a>,
 }
 
+impl<'a> RouteState<'a> {
+    /// The relation of a route that forwards; `None` for another one.
+    pub(crate) fn relation(&self) -> Option<&Relation<'a>> {
+        match &self.action {
+            Action::Forward { relation, .. } => Some(relation),
+            Action::NotForwarding(_) | Action::Unreadable(_) => None,
+        }
+    }
+}
+
 /// What a route does with requests.
 pub(crate) enum Action<'a> {
     /// Something else than forward them.
@@ -369,10 +379,8 @@ impl<'a> TableState<'a> {
         if !is_full {
             return;
         }
-        let is_led_to = self.routes.iter().any(|it| match &it.action {
-            Action::Forward { relation, .. } => !matches!(relation, Relation::Unrelated { .. }),
-            _ => false,
-        });
+        let mut relations = self.routes.iter().filter_map(RouteState::relation);
+        let is_led_to = relations.any(|it| !matches!(it, Relation::Unrelated { .. }));
         for it in &mut self.routes {
             let Action::Forward { live, relation } = &mut it.action else {
                 continue;
@@ -383,13 +391,8 @@ impl<'a> TableState<'a> {
             let Some(owner_list) = stable_from_canary(live, &self.roles) else {
                 continue;
             };
-            let Some(anchor) = self
-                .roles
-                .anchors(&owner_list, false)
-                .first()
-                .copied()
-                .cloned()
-            else {
+            let anchors = self.roles.anchors(&owner_list, false);
+            let Some(anchor) = anchors.first().copied().cloned() else {
                 continue;
             };
             if is_led_to {
@@ -412,32 +415,25 @@ impl<'a> TableState<'a> {
     pub(crate) fn found(&self) -> String {
         // The error becomes the text of an Event.
         const SHOWN: usize = 5;
-        let skipped: Vec<String> = self.skipped().map(|skip| skip.to_string()).collect();
-        match skipped.len() {
-            0 => "no routes".to_owned(),
-            all if all <= SHOWN => skipped.join("; "),
-            all => {
-                let mut shown = skipped;
-                shown.truncate(SHOWN);
-                shown.push(format!("{} more", all - SHOWN));
-                shown.join("; ")
-            }
+        let mut shown: Vec<String> = self.skipped().map(|skip| skip.to_string()).collect();
+        let more = shown.len().saturating_sub(SHOWN);
+        shown.truncate(SHOWN);
+        if more > 0 {
+            shown.push(format!("{more} more"));
+        }
+        match shown.is_empty() {
+            true => "no routes".to_owned(),
+            false => shown.join("; "),
         }
     }
 
     /// The routes that are skipped, and why.
     pub(crate) fn skipped(&self) -> impl Iterator<Item = Skip> {
         self.routes.iter().filter_map(|it| {
-            let reason = match &it.action {
-                Action::NotForwarding(reason) => reason.clone(),
-                Action::Forward {
-                    relation: Relation::Unrelated { reason, .. },
-                    ..
-                } => reason.clone(),
-                Action::Forward {
-                    relation: Relation::SplitByOther(rollout),
-                    ..
-                } => SkipReason::SplitBy(rollout.clone()),
+            let reason = match (&it.action, it.relation()) {
+                (Action::NotForwarding(reason), _)
+                | (_, Some(Relation::Unrelated { reason, .. })) => reason.clone(),
+                (_, Some(Relation::SplitByOther(rollout))) => SkipReason::SplitBy(rollout.clone()),
                 _ => return None,
             };
             Some(Skip {
@@ -523,7 +519,7 @@ fn default_destination(table: &RouteTableDoc, distinction: Distinction) -> Optio
         namespace: &table.key().namespace,
         distinction,
     };
-    Some(Destination::new(raw, context).without_weight())
+    Some(Destination::new(raw, context).with_weight(None))
 }
 
 /// Checks that the lists of routes are lists. The routes in them are checked one by one later.

@@ -146,12 +146,12 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         endpoints: &[Endpoint],
         pods: &mut KnownPods,
     ) -> Option<Readiness> {
-        let seen = endpoints
-            .iter()
-            .filter_map(|endpoint| endpoint.pod.as_ref());
-        if !seen.clone().all(|pod| pods.knows(pod)) {
+        let seen = endpoints.iter().filter_map(|it| it.pod.clone());
+        let seen: BTreeSet<String> = seen.collect();
+        let is_known = |pod: &String| pods.new.contains(pod) || pods.seen.contains(pod);
+        if !seen.iter().all(is_known) {
             match self.within(self.router.new_pods(promotion)).await {
-                Ok(new) => *pods = KnownPods::of(new, seen),
+                Ok(new) => *pods = KnownPods { new, seen },
                 Err(error) => {
                     debug!(rollout = %promotion.rollout, "the Pods cannot be read: {error}");
                     return None;
@@ -176,19 +176,8 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
 struct KnownPods {
     /// Uids of Pods of the promoted version.
     new: BTreeSet<String>,
-    /// Uids of other Pods.
-    others: BTreeSet<String>,
-}
-
-impl KnownPods {
-    fn of<'a>(new: BTreeSet<String>, seen: impl Iterator<Item = &'a String>) -> Self {
-        let others = seen.filter(|pod| !new.contains(*pod)).cloned().collect();
-        Self { new, others }
-    }
-
-    fn knows(&self, pod: &str) -> bool {
-        self.new.contains(pod) || self.others.contains(pod)
-    }
+    /// Uids of all Pods that were behind a Service when the promoted version was read.
+    seen: BTreeSet<String>,
 }
 
 #[cfg(test)]

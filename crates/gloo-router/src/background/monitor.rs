@@ -134,7 +134,8 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         };
         // A Rollout that was deleted or does not use the plugin is for the garbage collector.
         let uses_plugin = self.watched.presence(rollout) == Presence::Exists { uses_plugin: true };
-        if !is_settled || !uses_plugin || self.router.is_held_back(rollout) {
+        // While a promotion is held, another weight than that of the last call is in force.
+        if !is_settled || !uses_plugin || self.router.holds().is_held(rollout) {
             return None;
         }
         let Some(standing) = standing else {

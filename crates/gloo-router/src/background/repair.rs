@@ -233,7 +233,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
 
     /// Returns the uid of a table, and the last other manager of its `spec`.
     async fn last_writer(&self, table: &ObjectKey) -> (String, Option<FieldManager>) {
-        let Ok(table) = self.router.live_table(table).await else {
+        let Ok(table) = self.router.store().read(table).await else {
             return (String::new(), None);
         };
         let ours = self.router.store().field_manager();

@@ -117,6 +117,9 @@ impl Watched for World {
     }
 }
 
+/// The changes that a channel holds.
+const CHANGES: usize = 8;
+
 struct Lease(Arc<World>);
 
 impl Fence for Lease {
@@ -149,9 +152,9 @@ impl Fixture {
         let store = Arc::new(MemoryRouteStore::new([table]).unwrap());
         let world = Arc::new(World {
             store: Arc::clone(&store),
-            tables: broadcast::channel(1024).0,
-            policies: broadcast::channel(1024).0,
-            rollouts: broadcast::channel(1024).0,
+            tables: broadcast::channel(CHANGES).0,
+            policies: broadcast::channel(CHANGES).0,
+            rollouts: broadcast::channel(CHANGES).0,
             known: Mutex::default(),
             selected: Mutex::new("web".into()),
             is_leader: AtomicBool::new(true),
@@ -327,6 +330,20 @@ fn with_a_canary(mut table: Value) -> Value {
 
 fn milliseconds(number: u64) -> Duration {
     Duration::from_millis(number)
+}
+
+/// Which tables have changed is unknown after more changes than the channel holds, so all are checked.
+#[tokio::test(start_paused = true)]
+async fn drift_is_repaired_after_changes_were_missed() {
+    let fixture = Fixture::at_25().await;
+    let drifted = with_shares(fixture.table(), [40, 60]);
+    fixture.world.store.put(drifted).unwrap();
+    for _ in 0..=CHANGES {
+        let (key, kind) = (ObjectKey::new("mesh", "other"), ChangeKind::Applied);
+        fixture.world.tables.send(Change { key, kind }).unwrap();
+    }
+    sleep(milliseconds(200)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -287,11 +287,6 @@ impl<S: Store> GlooRouter<S> {
         Ok(recorded.and_then(|it| Behind::of(&it.request, table)))
     }
 
-    /// Whether a promotion of the Rollout is held, so that another weight than that of the last call is in force.
-    pub(crate) fn is_held_back(&self, rollout: &ObjectKey) -> bool {
-        self.holds.is_held(rollout)
-    }
-
     /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
     /// Returns `None` if nothing has to be repaired.
     pub(crate) async fn repair(&self, part: &Part, fence: &impl Fence) -> Option<RepairOutcome> {
@@ -390,14 +385,6 @@ impl<S: Store> GlooRouter<S> {
             Err(StoreError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    /// Reads a table, with its managed fields.
-    ///
-    /// # Errors
-    /// Returns `Err` if the API server does not answer the request.
-    pub(crate) async fn live_table(&self, table: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.store.read(table).await
     }
 
     /// Returns how an existing Rollout uses this plugin; `None` if it does not exist.

@@ -61,9 +61,7 @@ impl<S: Store> GlooRouter<S> {
         let known = self.store.last_known_policies();
         known.is_none_or(|known| known.iter().any(|it| belongs_to(it, mark)))
     }
-}
 
-impl<S: Store> GlooRouter<S> {
     /// Forgets a deleted Rollout.
     pub(crate) fn forget(&self, rollout: &ObjectKey) {
         self.memory.forget(rollout);

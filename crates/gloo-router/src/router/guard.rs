@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Mutex, MutexGuard,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -22,9 +22,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{
     ANNOTATION, Plan, Planned,
-    promotion::{
-        self, Decision, Facts, Hold, PromotionGuard, Readiness, Released, guarded_services,
-    },
+    promotion::{self, Decision, Facts, Hold, PromotionGuard, Readiness, guarded_services},
     restore,
 };
 use route_store::{EndpointStream, FRESH, Store, StoreError};
@@ -123,12 +121,12 @@ impl Default for Holds {
 impl Holds {
     /// Whether a promotion of the Rollout is held.
     pub(crate) fn is_held(&self, rollout: &ObjectKey) -> bool {
-        self.held().contains_key(rollout)
+        lock(&self.held).contains_key(rollout)
     }
 
     /// Whether this very promotion is held.
     pub(crate) fn holds(&self, promotion: &Promotion) -> bool {
-        let held = self.held();
+        let held = lock(&self.held);
         let held = held.get(&promotion.rollout);
         held.is_some_and(|held| held.promotion == *promotion)
     }
@@ -136,7 +134,7 @@ impl Holds {
     /// Returns all held promotions, and a future that completes when another hold begins.
     pub(crate) fn all(&self) -> (Vec<Promotion>, Notified<'_>) {
         let changed = self.changed.notified();
-        let held = self.held();
+        let held = lock(&self.held);
         let all = held.values().map(|held| held.promotion.clone());
         (all.collect(), changed)
     }
@@ -144,7 +142,7 @@ impl Holds {
     /// Decides about a promotion from an observation of the endpoints. The caller that ends the hold reports it.
     fn decide(&self, promotion: &Promotion, observation: &Readiness) -> Decision {
         let (at, now) = (Instant::now(), self.now());
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let known = held.remove(&promotion.rollout);
         // A later promotion of the Rollout has waited for nothing yet.
         let known = known.filter(|known| known.promotion == *promotion);
@@ -176,7 +174,7 @@ impl Holds {
 
     /// Records an observation of the watched endpoints; `None` if they are no longer watched.
     pub(crate) fn set_observation(&self, promotion: &Promotion, observation: Option<Readiness>) {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let held = held.get_mut(&promotion.rollout);
         if let Some(held) = held.filter(|it| it.promotion == *promotion) {
             held.observed = observation.map(|observation| (observation, Instant::now()));
@@ -185,31 +183,26 @@ impl Holds {
 
     /// Removes the hold of a Rollout. Returns how long it lasted.
     fn end(&self, rollout: &ObjectKey) -> Option<Duration> {
-        let ended = self.held().remove(rollout);
+        let ended = lock(&self.held).remove(rollout);
         ended.map(|it| it.hold.lasts(self.now()))
-    }
-
-    /// Returns the number of held promotions.
-    fn count(&self) -> usize {
-        self.held().len()
     }
 
     /// Records the tables whose traffic stays on the canary Service.
     fn keep(&self, rollout: &ObjectKey, tables: BTreeSet<ObjectKey>) {
-        if let Some(held) = self.held().get_mut(rollout) {
+        if let Some(held) = lock(&self.held).get_mut(rollout) {
             held.tables = tables;
         }
     }
 
     fn tables(&self, rollout: &ObjectKey) -> BTreeSet<ObjectKey> {
-        let held = self.held();
+        let held = lock(&self.held);
         let held = held.get(rollout);
         held.map(|held| held.tables.clone()).unwrap_or_default()
     }
 
     /// Returns the last observation of the endpoints of a promotion, if they are watched.
     fn observation(&self, promotion: &Promotion) -> Option<Readiness> {
-        let held = self.held();
+        let held = lock(&self.held);
         let held = held.get(&promotion.rollout);
         let held = held.filter(|it| it.promotion == *promotion)?;
         let (observation, since) = held.observed.as_ref()?;
@@ -224,10 +217,6 @@ impl Holds {
 
     fn now(&self) -> Duration {
         Instant::now().duration_since(self.begun)
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<ObjectKey, Held>> {
-        lock(&self.held)
     }
 }
 
@@ -329,7 +318,8 @@ impl<S: Store> GlooRouter<S> {
         if !was_held {
             info!(rollout = %promotion.rollout, "the promotion is held until Service {} leads to the new Pods", promotion.stable);
             self.observer.observe(&Report::Held { rollout: rollout() });
-            self.observer.observe(&Report::Holds(self.holds.count()));
+            self.observer
+                .observe(&Report::Holds(lock(&self.holds.held).len()));
         }
         if let Some((ready, wanted)) = *overdue {
             warn!(rollout = %promotion.rollout, "the promotion is still held: {ready} of {wanted} Pods are ready behind Service {}", promotion.stable);
@@ -379,7 +369,8 @@ impl<S: Store> GlooRouter<S> {
                 after,
             };
             self.observer.observe(&report);
-            self.observer.observe(&Report::Holds(self.holds.count()));
+            self.observer
+                .observe(&Report::Holds(lock(&self.holds.held).len()));
         }
     }
 
@@ -395,9 +386,9 @@ impl<S: Store> GlooRouter<S> {
 pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
     match decision {
         Decision::Hold { .. } => None,
-        Decision::Release(Released::Complete) => Some(HoldEnd::Complete),
-        Decision::Release(Released::TimedOut { .. }) => Some(HoldEnd::TimedOut),
-        Decision::WriteNow(_) => Some(HoldEnd::Broken),
+        Decision::Complete => Some(HoldEnd::Complete),
+        Decision::TimedOut => Some(HoldEnd::TimedOut),
+        Decision::WriteNow => Some(HoldEnd::Broken),
     }
 }
 
@@ -519,7 +510,7 @@ impl<S: Store> GlooRouter<S> {
                 }
                 continue;
             };
-            let plans = Plans::of(request, document);
+            let plans = Plans::of(Planned::new(&request.config, &request.intent, document));
             let only = RepairScope {
                 table: &table,
                 // A release takes traffic from the canary Service, and never gives it any.

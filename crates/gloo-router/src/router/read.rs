@@ -49,14 +49,8 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    /// Plans a request for one table.
-    pub(super) fn of(request: &Request, table: RouteTableDoc) -> Self {
-        Planned::new(&request.config, &request.intent, table).into()
-    }
-}
-
-impl From<Planned> for Plans {
-    fn from(planned: Planned) -> Self {
+    /// One planned table.
+    pub(super) fn of(planned: Planned) -> Self {
         Self {
             tables: vec![planned],
             failures: Vec::new(),

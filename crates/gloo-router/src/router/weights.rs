@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, error_chain};
-use route_planner::{IntentKind, is_rest};
+use route_planner::{IntentKind, Planned, is_rest};
 use route_store::{Decision, Priority, Store, StoreError};
 use tracing::info;
 
@@ -162,7 +162,7 @@ impl<S: Store> GlooRouter<S> {
         };
         // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
         for table in held {
-            let held = self.shift(&request, table.into(), deadline, None).await;
+            let held = self.shift(&request, Plans::of(table), deadline, None).await;
             shifted.unwritten.extend(held.into_failures());
         }
         (true, shifted)
@@ -229,7 +229,7 @@ impl<S: Store> GlooRouter<S> {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let plans = Plans::of(&request, table);
+        let plans = Plans::of(Planned::new(&request.config, &request.intent, table));
         let shifted = self.shift(&request, plans, deadline, None).await;
         let failures = shifted.into_failures();
         // A table without a route to the Rollout has nothing to restore.

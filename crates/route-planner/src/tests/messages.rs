@@ -9,7 +9,6 @@ use serde_json::json;
 
 use crate::error::{ConfigError, ConfigProblem, PlanError, Refusal};
 use crate::plan::{DestinationChange, Edit, OtherAnnotations, Skip, SkipReason, Warning};
-use crate::promotion::{Broken, Released};
 
 fn list<M: fmt::Display>(first: M, after: impl Fn(&M) -> Option<M>) -> String {
     let all = std::iter::successors(Some(first), after);
@@ -232,24 +231,6 @@ fn after_edit(it: &Edit) -> Option<Edit> {
     })
 }
 
-fn after_broken(it: &Broken) -> Option<Broken> {
-    Some(match it {
-        Broken::NoCanaryPod => Broken::ForeignCanaryPod,
-        Broken::ForeignCanaryPod => Broken::UnknownPod,
-        Broken::UnknownPod => return None,
-    })
-}
-
-fn after_released(it: &Released) -> Option<Released> {
-    Some(match it {
-        Released::Complete => Released::TimedOut {
-            ready: 3,
-            wanted: 5,
-        },
-        Released::TimedOut { .. } => return None,
-    })
-}
-
 #[test]
 fn every_message() {
     let missing = ConfigProblem::MissingPlugin {
@@ -298,14 +279,6 @@ fn every_message() {
         ("A route is skipped", list(skip, after_skip)),
         ("What a plan changes", list(edit, after_edit)),
         ("In a list of destinations", list(change, after_change)),
-        (
-            "A promotion is no longer held",
-            list(Released::Complete, after_released),
-        ),
-        (
-            "A promotion cannot be held",
-            list(Broken::NoCanaryPod, after_broken),
-        ),
     ];
     let text: String = parts
         .map(|(head, lines)| format!("# {head}\n\n{lines}\n"))

@@ -215,7 +215,7 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
 fn an_annotation_that_cannot_be_decoded_is_refused() {
     assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     assert_snapshot!(with_annotation(r#"{"version":3,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (its version is 3, not 2): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{"shop/reviews":{"routes":[["r"]]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid length 1, expected a tuple of size 4): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{"shop/reviews":{"routes":[["r"]]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid length 1, expected a list of name, position, matchers and split): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     let destination = json!({"version": 2, "rollouts": {"shop/reviews": {
         "splits": [{"share": 100, "originals": [[0, {"ref": 1}]]}],
         "routes": [["r", 0, "0", 0]],
