@@ -149,7 +149,7 @@ async fn plan_simulate_and_validate_read_the_cluster_and_write_nothing(
     );
     fs::write(&file, changed.to_string())?;
     let file = file.display();
-    let refused = "no selected route leads to Service reading/nobody";
+    let refused = "no selected route forwards to Service reading/nobody";
     run(user, &format!("plan -f {file} --live --weight 25"))
         .await?
         .check(1, &[refused])?;

@@ -116,7 +116,7 @@ const CONSEQUENCES: [(&str, &[Feature]); 15] = [
     ),
     ("tables of deleted Rollouts are not restored", &[]),
     (
-        "a promotion does not wait until the stable Service leads to the new Pods",
+        "a promotion does not wait until the stable Service routes to the new Pods",
         &[Feature::Hold, Feature::Release],
     ),
     (

@@ -219,13 +219,13 @@ impl Behind {
 /// Why a hold has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HoldEnd {
-    /// The stable Service leads to the new Pods.
+    /// The stable Service routes to the new Pods.
     Complete,
     /// The `timeout` has passed, and enough new Pods are ready.
     TimedOut,
     /// Traffic could not stay on the canary Service.
     Broken,
-    /// The table already leads to the stable Service.
+    /// The table already routes to the stable Service.
     Ended,
 }
 
@@ -397,7 +397,7 @@ impl fmt::Display for Report {
             Self::ManagedRoutesFailed { error, .. } => f.write_str(error),
             Self::GlooRejected { reason, .. } => f.write_str(reason),
             Self::Held { .. } => f.write_str(
-                "traffic stays on the canary Service until the stable Service leads to the new Pods",
+                "traffic stays on the canary Service until the stable Service routes to the new Pods",
             ),
             Self::HeldTooLong {
                 service,
@@ -411,10 +411,10 @@ impl fmt::Display for Report {
             ),
             Self::Released { end, .. } => f.write_str(match end {
                 HoldEnd::Complete => {
-                    "traffic goes to the stable Service, which leads to the new Pods"
+                    "traffic goes to the stable Service, which routes to the new Pods"
                 }
                 HoldEnd::TimedOut => {
-                    "traffic goes to the stable Service, which leads to at least half of the new Pods"
+                    "traffic goes to the stable Service, which routes to at least half of the new Pods"
                 }
                 HoldEnd::Broken => {
                     "traffic goes to the stable Service, as the Pods behind the canary Service are no longer those that \

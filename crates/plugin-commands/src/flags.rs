@@ -66,7 +66,7 @@ pub struct Flags {
     #[arg(long, env = "GLOO_PLUGIN_METRICS_PER_ROLLOUT")]
     pub metrics_per_rollout: bool,
 
-    /// Hold a promotion until the stable Service leads to the new Pods.
+    /// Hold a promotion until the stable Service routes to the new Pods.
     #[arg(
         long,
         env = "GLOO_PLUGIN_PROMOTION_GUARD",

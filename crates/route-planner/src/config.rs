@@ -110,7 +110,7 @@ pub enum VerifyMode {
 }
 
 impl PluginConfig {
-    /// A configuration that edits all HTTP routes of these tables which lead to the stable Service, with the defaults of every
+    /// A configuration that edits all HTTP routes of these tables which forward to the stable Service, with the defaults of every
     /// other key. [`from_json`](Self::from_json) reads all keys.
     #[must_use]
     pub fn new(route_tables: RouteTableSelector) -> Self {

@@ -3,7 +3,7 @@
 //! A list is read without copying: a [`Destination`] borrows the JSON of the table, or owns JSON that planning made. The
 //! weight is stored beside the JSON, since it changes most often.
 //!
-//! Two destinations are the same if they lead to the same object, whatever their weights are. Ports and subsets are compared
+//! Two destinations are the same if they route to the same object, whatever their weights are. Ports and subsets are compared
 //! only if the configuration names one ([`Distinction`]). These two are the same unless the plugin block sets
 //! `stableDestination.port`:
 //!
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::DestinationChange;
 
-/// Identifies a destination: what it leads to, with the table's defaults filled in. The record stores these.
+/// Identifies a destination: what it routes to, with the table's defaults filled in. The record stores these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationId {
@@ -40,7 +40,7 @@ pub(crate) struct DestinationId {
     pub(crate) subset: Option<BTreeMap<String, String>>,
 }
 
-/// Which parts of a destination, beside the object it leads to, distinguish it from others.
+/// Which parts of a destination, beside the object it routes to, distinguish it from others.
 ///
 /// An owner may change the port of a destination during a rollout, so a part is compared only if the configuration names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub(crate) enum Port {
     Name(String),
 }
 
-/// The object that a destination leads to, with defaults filled in.
+/// The object that a destination routes to, with defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'s> {
     pub(crate) name: &'s str,
@@ -291,7 +291,7 @@ impl<'a> Destination<'a> {
         value
     }
 
-    /// A copy that leads to `object`, and to `port` and `subset` if these are given. All other fields are copied.
+    /// A copy that routes to `object`, and to `port` and `subset` if these are given. All other fields are copied.
     pub(crate) fn routing_to(
         &self,
         object: Object<'a>,
@@ -335,7 +335,7 @@ impl<'a> Destination<'a> {
         }
     }
 
-    /// The object that this leads to; `None` for a destination that is not an object of a cluster.
+    /// The object that this routes to; `None` for a destination that is not an object of a cluster.
     pub(crate) fn object(&self) -> Option<Object<'a>> {
         self.object
     }
@@ -374,14 +374,14 @@ impl<'a> Destination<'a> {
         })
     }
 
-    /// Whether this leads to the place that `id` identifies. A port or subset that `id` does not have is not compared.
+    /// Whether this routes to the place that `id` identifies. A port or subset that `id` does not have is not compared.
     pub(crate) fn is(&self, id: &DestinationId) -> bool {
         self.object == Some(id.object())
             && (id.port.is_none() || id.port == self.port())
             && id.subset.as_ref().is_none_or(|it| self.has_subset(it))
     }
 
-    /// Whether both lead to the same place, compared as the configuration says now.
+    /// Whether both route to the same place, compared as the configuration says now.
     pub(crate) fn is_same(&self, other: &Destination<'_>) -> bool {
         let distinction = other.context.distinction;
         other.object.is_some()
@@ -390,7 +390,7 @@ impl<'a> Destination<'a> {
             && (!distinction.subset || self.subset() == other.subset())
     }
 
-    /// Whether this leads to an object of the same name and namespace, in the same cluster or another.
+    /// Whether this routes to an object of the same name and namespace, in the same cluster or another.
     pub(crate) fn is_named_as(&self, other: &Destination<'_>) -> bool {
         match (self.object, other.object) {
             (Some(one), Some(other)) => (one.name, one.namespace) == (other.name, other.namespace),
@@ -403,7 +403,7 @@ impl<'a> Destination<'a> {
         self.is_named_as(&Destination::new(recorded, self.context))
     }
 
-    /// Whether this leads to the same place as a destination of the record, compared with the `distinction` of the record.
+    /// Whether this routes to the same place as a destination of the record, compared with the `distinction` of the record.
     pub(crate) fn is_recorded_as(&self, recorded: &Value, distinction: Distinction) -> bool {
         let context = ReadContext {
             namespace: self.context.namespace,
@@ -459,7 +459,7 @@ impl<'a> Destination<'a> {
         labels.collect()
     }
 
-    /// What it leads to, without port and subset, as records have it.
+    /// What it routes to, without port and subset, as records have it.
     pub(crate) fn recorded(&self) -> String {
         match self.object() {
             Some(object) => object.recorded(),
@@ -537,7 +537,7 @@ impl<'a> DestinationList<'a> {
         Self { form, ..self }
     }
 
-    /// Whether a destination of the list leads to the same place.
+    /// Whether a destination of the list routes to the same place.
     pub(crate) fn contains(&self, destination: &Destination<'_>) -> bool {
         self.destinations
             .iter()

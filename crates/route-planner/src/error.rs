@@ -92,7 +92,7 @@ impl PlanError {
         }
     }
 
-    /// Whether the reason is that no route of the table leads to the Rollout. If the Rollout has several tables, that may be
+    /// Whether the reason is that no route of the table forwards to the Rollout. If the Rollout has several tables, that may be
     /// intended.
     pub fn is_without_route(&self) -> bool {
         matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes | Refusal::NoRequest(_)))
@@ -144,9 +144,9 @@ pub enum Refusal {
     /// The total of the weights is not positive.
     #[error("maxTrafficWeight is {0}: it must be at least 1")]
     MaxWeight(i32),
-    /// No selected route leads to the stable Service.
+    /// No selected route forwards to the stable Service.
     #[error(
-        "no selected route leads to {stable}: check stableService, stableDestination, {selectors}; found {found}"
+        "no selected route forwards to {stable}: check stableService, stableDestination, {selectors}; found {found}"
     )]
     NoStableRoute {
         /// Kind, namespace and name of the stable destination.
@@ -208,9 +208,9 @@ pub enum Refusal {
         /// What is wrong with it, or the remedy.
         problem: String,
     },
-    /// TCP routes cannot lead to an ExternalService.
+    /// TCP routes cannot forward to an ExternalService.
     #[error(
-        "{route} is a TCP route, which cannot lead to {destination}: use another kind, or leave it out of tcpRoutes"
+        "{route} is a TCP route, which cannot forward to {destination}: use another kind, or leave it out of tcpRoutes"
     )]
     ExternalForTcp {
         /// The route.
@@ -246,7 +246,7 @@ pub enum Refusal {
     },
     /// No request of a source route meets the match of the step.
     #[error(
-        "managed route {0} matches no request of the routes that lead to the stable Service: correct the match of the step"
+        "managed route {0} matches no request of the routes that forward to the stable Service: correct the match of the step"
     )]
     NoRequest(String),
     /// A percentage that is none, or at which no request is copied.
@@ -303,7 +303,7 @@ pub enum Refusal {
     },
     /// Another Rollout with the same stable destination splits the route.
     #[error(
-        "{route} is split by Rollout {rollout}, which leads to {stable} as well: leave the route to one of them, or restore the table if Rollout {rollout} was deleted"
+        "{route} is split by Rollout {rollout}, whose stable destination is {stable} too: leave the route to one of them, or restore the table if Rollout {rollout} was deleted"
     )]
     SplitByOther {
         /// The route.

@@ -107,7 +107,7 @@ pub struct ServicePair {
     /// Service of the version that is rolled out.
     pub canary: String,
     /// Whether the two Services exchange their roles at each promotion (`pingPong`). The owner's table names one of the two,
-    /// which may be in either role. So with ping-pong a route leads to the Rollout if it leads to either of them.
+    /// which may be in either role. So with ping-pong a route forwards to the Rollout if it forwards to either of them.
     pub ping_pong: bool,
 }
 

@@ -16,7 +16,7 @@
 //!
 //! - The *owner* of a table is the person or tool, such as Argo CD, that writes it besides this plugin. The *owner's list* of a route is
 //!   the list of destinations as the owner wrote it; the *live list* is the one in the table now.
-//! - The *anchor* is the owner's destination by which a route leads to the Rollout: `reviews`.
+//! - The *anchor* is the owner's destination by which a route forwards to the Rollout: `reviews`.
 //! - *Foreign* destinations do not belong to the Rollout: `legacy`. They keep their weights.
 //! - The *share* is the part of a route's traffic that stable, canary and experiments divide: 80 %.
 //! - A *split* is the change of one route. The *record* contains the splits of a table and the owner's JSON that they
@@ -95,7 +95,7 @@ use crate::set_weight::CanaryGrowth;
 /// their errors. Weight 0 restores a table by its record if it cannot be planned in another way.
 ///
 /// # Errors
-/// Returns `Err` if the table cannot be decoded, if no route leads to the stable destination, or if the canary's share of a
+/// Returns `Err` if the table cannot be decoded, if no route forwards to the stable destination, or if the canary's share of a
 /// route would increase while another route cannot be planned.
 pub fn plan(
     config: &PluginConfig,
@@ -111,7 +111,7 @@ pub fn plan(
 /// A caller uses this while another table of the same Rollout cannot be planned.
 ///
 /// # Errors
-/// Returns `Err` if the table as a whole cannot be decoded, or if no route leads to the stable destination.
+/// Returns `Err` if the table as a whole cannot be decoded, or if no route forwards to the stable destination.
 pub fn plan_toward_stable(
     config: &PluginConfig,
     intent: &Intent,

@@ -1,4 +1,4 @@
-//! Managed routes: copies of the routes that lead to the Rollout, each narrowed to the requests that a step selects.
+//! Managed routes: copies of the routes that forward to the Rollout, each narrowed to the requests that a step selects.
 //!
 //! A header route sends its requests to the canary only. A mirror route sends them to the destinations of its source, and a
 //! MirrorPolicy copies them to the canary ([`crate::mirror_policy`]). If two Rollouts split one source, the mirror route of
@@ -55,7 +55,7 @@ pub(crate) struct ManagedRoutePlan {
 /// Plans one managed route. The Rollout's other managed routes stay unchanged.
 ///
 /// # Errors
-/// Returns `Err` if the step cannot be combined with a route, or if no route leads to the Rollout.
+/// Returns `Err` if the step cannot be combined with a route, or if no route forwards to the Rollout.
 pub(crate) fn set_one(
     state: &TableState<'_>,
     route: &ManagedRoute,
@@ -148,7 +148,7 @@ pub(crate) fn reconcile(
     Ok(plan)
 }
 
-/// The HTTP routes of which it is not known whether they lead to the Rollout, or where, by their position. Managed routes in front
+/// The HTTP routes of which it is not known whether they forward to the Rollout, or where, by their position. Managed routes in front
 /// of them stay as they are.
 fn unknown(state: &TableState<'_>, sources: &[Source<'_, '_>]) -> HashSet<usize> {
     let is_known = |it: &RouteState<'_>| {
@@ -204,14 +204,14 @@ fn context<'a>(state: &TableState<'a>) -> ReadContext<'a> {
     }
 }
 
-/// An HTTP route that leads to the Rollout.
+/// An HTTP route that forwards to the Rollout.
 struct Source<'s, 'a> {
     route: &'s Route<'a>,
     /// The JSON of the canary's destination in this route, without a weight.
     canary: Value,
 }
 
-/// The HTTP routes that lead to the Rollout.
+/// The HTTP routes that forward to the Rollout.
 fn sources<'s, 'a>(state: &'s TableState<'a>) -> Result<Vec<Source<'s, 'a>>, Refusal> {
     if let Some(problem) = &state.records.problem {
         return Err(problem.clone());
@@ -220,7 +220,7 @@ fn sources<'s, 'a>(state: &'s TableState<'a>) -> Result<Vec<Source<'s, 'a>>, Ref
     routes.filter_map(|it| source(state, it)).collect()
 }
 
-/// A route as a source; `None` if it does not lead to the Rollout.
+/// A route as a source; `None` if it does not forward to the Rollout.
 fn source<'s, 'a>(
     state: &'s TableState<'a>,
     route_state: &'s RouteState<'a>,

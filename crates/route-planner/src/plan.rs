@@ -261,8 +261,8 @@ pub struct Skip {
 pub enum SkipReason {
     /// This key of the plugin block does not select it.
     NotSelected(&'static str),
-    /// It leads to these destinations, none of which is the stable one.
-    LeadsTo(Vec<String>),
+    /// It forwards to these destinations, none of which is the stable one.
+    ForwardsTo(Vec<String>),
     /// It delegates to other tables, selected by name or labels.
     Delegates(Vec<String>),
     /// It has another action.
@@ -290,7 +290,7 @@ pub enum Warning {
         canary: String,
     },
     /// A route sends all traffic to the canary, and it is not known whether its owner wants that: the table has no record,
-    /// and other routes lead to stable.
+    /// and other routes forward to stable.
     OnlyCanary {
         /// The route.
         route: String,
@@ -399,10 +399,12 @@ impl fmt::Display for Skip {
         let Self { route, reason } = self;
         match reason {
             SkipReason::NotSelected(key) => write!(f, "{route} is not selected by {key}"),
-            SkipReason::LeadsTo(nothing) if nothing.is_empty() => {
+            SkipReason::ForwardsTo(nothing) if nothing.is_empty() => {
                 write!(f, "{route} has no destinations")
             }
-            SkipReason::LeadsTo(found) => write!(f, "{route} leads to {}", found.join(" and ")),
+            SkipReason::ForwardsTo(found) => {
+                write!(f, "{route} forwards to {}", found.join(" and "))
+            }
             SkipReason::Delegates(to) => write!(f, "{route} delegates to {}", to.join(" and ")),
             SkipReason::SplitBy(rollout) => write!(f, "{route} is split by Rollout {rollout}"),
             SkipReason::Action(action) => write!(f, "{route} is a {action}"),
@@ -429,12 +431,12 @@ impl fmt::Display for Warning {
                 share,
             } => write!(
                 f,
-                "{route}: {share} % of the traffic goes to {canary} and none to the stable Service, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
+                "{route}: {share} % of the traffic goes to {canary} and none to the stable Service, and the table has no record of a split; if that is not intended, set the stable Service in the route"
             ),
             Self::Repointed { route } => {
                 write!(
                     f,
-                    "{route} was led elsewhere by its owner during the rollout; its record is removed, and nothing is restored in it"
+                    "{route} was changed to other destinations by its owner during the rollout; its record is removed, and nothing is restored in it"
                 )
             }
             Self::RouteGone { route } => write!(

@@ -1,7 +1,7 @@
-//! The promotion guard: traffic stays on the canary Service until the stable Service leads to the new Pods.
+//! The promotion guard: traffic stays on the canary Service until the stable Service routes to the new Pods.
 //!
 //! In one reconcile the controller changes the selector of the stable Service and asks for weight 0. The endpoints of the
-//! Service change later, and the gateway receives them even later. Until then a route to the stable Service leads to the old
+//! Service change later, and the gateway receives them even later. Until then requests to the stable Service reach the old
 //! Pods, or to none. Both Services select the new Pods now, so the canary Service can serve the traffic meanwhile.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The decision depends on endpoints only, so after a restart the next call decides the same. After an abort or rollback the
-//! canary Service never leads to new Pods only.
+//! canary Service never routes to new Pods only.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,9 +62,9 @@ pub struct Facts<'a> {
 /// The result of comparing the endpoints at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Both Services lead to new Pods only, and the stable Service leads to all Pods of the canary Service.
+    /// Both Services route to new Pods only, and the stable Service routes to all Pods of the canary Service.
     AllNew,
-    /// The canary Service leads to new Pods only, but the stable Service does not yet.
+    /// The canary Service routes to new Pods only, but the stable Service does not yet.
     Incomplete {
         /// Number of Pods of the canary Service that are ready behind the stable Service.
         ready: usize,
@@ -198,7 +198,7 @@ impl Hold {
 /// The stable and the canary Service whose endpoints decide about a hold; `None` if a promotion of this Rollout is never
 /// held.
 ///
-/// It is held only if the table leads to the stable and the canary Service of the Rollout, because the controller changes
+/// It is held only if the table routes to the stable and the canary Service of the Rollout, because the controller changes
 /// the selectors of these two. With [ping-pong](crate::ServicePair::ping_pong) the two exchange their roles instead, and
 /// with subsets no selector changes. The endpoints of other kinds of destinations, and of other namespaces, are not known.
 #[must_use]

@@ -72,7 +72,7 @@ pub(crate) struct RecordSet {
 pub(crate) struct Record {
     pub(crate) splits: Vec<Split>,
     pub(crate) routes: Vec<RouteEntry>,
-    /// Hashes of routes that are not split, but have a destination that is inserted in others: their owner led them to the
+    /// Hashes of routes that are not split, but have a destination that is inserted in others: their owner forwards them to the
     /// canary, for example. Planning never takes them for copies of split routes.
     #[serde(rename = "owners", skip_serializing_if = "Vec::is_empty")]
     pub(crate) owner_routes: Vec<Hash>,
@@ -119,7 +119,7 @@ pub(crate) struct Split {
     /// The destinations that were inserted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) added: Vec<DestinationId>,
-    /// Which parts distinguish destinations, beside the object they lead to.
+    /// Which parts distinguish destinations, beside the object they route to.
     #[serde(default, rename = "by", skip_serializing_if = "Distinction::is_none")]
     pub(crate) distinction: Distinction,
     /// What the owner wrote in place of a list.
@@ -314,7 +314,7 @@ impl Record {
 }
 
 impl Split {
-    /// Whether a destination leads to the same place as one that was inserted.
+    /// Whether a destination routes to the same place as one that was inserted.
     pub(crate) fn has_inserted(&self, destination: &Destination<'_>) -> bool {
         self.added.iter().any(|id| destination.is(id))
     }

@@ -128,7 +128,7 @@ fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
     destinations.any(|it| it.weight().is_some() && split.has_inserted(it))
 }
 
-/// Whether a list has one of the owner's destinations that `split` changed. The owner may have led it to another cluster.
+/// Whether a list has one of the owner's destinations that `split` changed. The owner may have moved it to another cluster.
 fn shows_original(list: &DestinationList<'_>, split: &Split) -> bool {
     let mut destinations = list.destinations.iter();
     destinations.any(|it| {

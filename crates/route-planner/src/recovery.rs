@@ -42,7 +42,7 @@ use crate::weight;
 pub(crate) enum Recovered<'a> {
     /// The list as its owner wants it.
     List(DestinationList<'a>),
-    /// The owner led the route elsewhere: it has none of the Rollout's destinations any more.
+    /// The owner changed the route to other destinations: it has none of the Rollout's destinations any more.
     Repointed,
     /// The owner replaced the stable destination while the route was split.
     StableReplaced {
@@ -101,7 +101,7 @@ pub(crate) fn recover<'a>(
         let mut original = original.clone();
         let mut found = destinations.iter().position(|it| it.is_same(&original));
         if index > 0 && found.is_none() {
-            // The owner changed it: led it to another cluster, for example.
+            // The owner changed it: its cluster, for example.
             let changed =
                 |it: &Destination<'a>| !is_original(it) && is_new(it) && it.is_named_as(&original);
             found = destinations.iter().position(changed);
@@ -116,7 +116,7 @@ pub(crate) fn recover<'a>(
             if made.is_some_and(|id| live.destinations.iter().any(|it| it.is(id))) {
                 original = in_place.unwrap_or(original);
             } else if let Some(at) = destinations.iter().position(changed) {
-                // The owner changed the stable destination: led it to another cluster, for example.
+                // The owner changed the stable destination: its cluster, for example.
                 if let Some(destination) = destinations.get_mut(at) {
                     *destination = roles.stable.without_pod_label(destination);
                 }
@@ -177,7 +177,7 @@ fn edited_in_place<'a>(
 ) -> Option<Destination<'a>> {
     let find = |is: &dyn Fn(&Destination<'a>) -> bool| live.destinations.iter().find(|it| is(it));
     let mut stable = split.added.iter().filter_map(|id| {
-        // The owner may have changed a subset, led it to another cluster for example: its labels identify it.
+        // The owner may have changed a subset, for example its cluster: its labels identify it.
         let is_moved =
             |it: &Destination<'a>| roles.stable.selects_pods(it) && Some(it.subset()) == id.subset;
         let found = find(&|it| it.is(id)).or_else(|| find(&is_moved))?;

@@ -22,7 +22,7 @@ use crate::set_weight::CanaryGrowth;
 /// # Errors
 /// Returns `Err` if the table or its record cannot be read.
 pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanError> {
-    // No route can lead to Services of these names, so only the record says which routes are split.
+    // No route can forward to Services of these names, so only the record says which routes are split.
     let (stable, canary) = ("(stable)", "(canary)");
     let rest = WeightSplit::percent(0);
     let mut intent = Intent::set_weight(rollout.clone(), stable, canary, rest);

@@ -13,7 +13,7 @@
 //! {ref: {name: legacy, namespace: shop}}                none: it is foreign
 //! ```
 //!
-//! The *anchor* is the owner's destination by which a route leads to the Rollout: here `reviews`. A route without an anchor
+//! The *anchor* is the owner's destination by which a route forwards to the Rollout: here `reviews`. A route without an anchor
 //! is not split. A destination that is missing in a route is made as a copy of the anchor with the fields of the pattern, so
 //! that it keeps the port and everything else that the owner wrote.
 //!
@@ -290,7 +290,7 @@ impl<'a> Role<'a> {
     /// Makes the destination of this role: a copy of the owner's `anchor` with the fields of the pattern.
     ///
     /// # Errors
-    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, if the copy would inherit a
+    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot forward to it, if the copy would inherit a
     /// subset, which selects no Pod of the other version, or if no port of an experiment's Service belongs to the anchor.
     pub(crate) fn made_from(
         &self,
@@ -470,7 +470,7 @@ pub fn stable_service(config: &PluginConfig, intent: &Intent) -> Option<ObjectKe
     (stable.kind == "SERVICE").then(|| ObjectKey::new(stable.namespace, stable.name))
 }
 
-/// The port of an experiment's Service that leads to the same port of the containers as `anchor`.
+/// The port of an experiment's Service that routes to the same port of the containers as `anchor`.
 ///
 /// That is the `targetPort` of the anchor's port, by number or, because the ports of the experiment's Service have the names of
 /// those of the containers, by name. If it is not among them or not known, because the Service cannot be read or the anchor is

@@ -204,7 +204,7 @@ impl RouteSelector {
         left.into_iter().map(|(label, ..)| label).collect()
     }
 
-    /// Returns the entries that select routes of `tables`, but none that leads to the Rollout of `intent`, if other entries do.
+    /// Returns the entries that select routes of `tables`, but none that forwards to the Rollout of `intent`, if other entries do.
     pub fn idle(
         &self,
         config: &PluginConfig,

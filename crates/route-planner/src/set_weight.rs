@@ -58,7 +58,7 @@ pub(crate) struct WeightPlan<'a> {
     pub(crate) grows: bool,
     /// Whether the canary's share decreases in a route that is recorded as split.
     pub(crate) shrinks: bool,
-    /// Whether any selected route leads to the Rollout.
+    /// Whether any selected route forwards to the Rollout.
     pub(crate) routes_to_rollout: bool,
     /// Whether nothing is rolled out.
     pub(crate) is_rest: bool,
@@ -411,7 +411,7 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
         destinations.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
     }
 
-    /// Computes the new list of a route that leads to the Rollout.
+    /// Computes the new list of a route that forwards to the Rollout.
     fn planned_list(
         &self,
         route_state: &RouteState<'a>,

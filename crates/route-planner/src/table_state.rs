@@ -14,7 +14,7 @@
 //!          reviews-canary 20,                        the anchor is reviews
 //!          legacy 20
 //! hdr      reviews-canary             not a RouteState: it is a managed route, which its labels show
-//! ratings  ratings                    Forward        Unrelated: it leads to ratings
+//! ratings  ratings                    Forward        Unrelated: it forwards to ratings
 //! odd      destinations: 5            Unreadable: forwardTo.destinations is not a list
 //! ```
 //!
@@ -92,12 +92,12 @@ pub(crate) enum Action<'a> {
 
 /// How a route that forwards is related to the Rollout. `owner_list` is the list as the owner wrote it.
 pub(crate) enum Relation<'a> {
-    /// The route does not lead to the Rollout, or the configuration does not select it.
+    /// The route does not forward to the Rollout, or the configuration does not select it.
     Unrelated {
         owner_list: DestinationList<'a>,
         reason: SkipReason,
     },
-    /// The route leads to the Rollout by the destination `anchor`, so its traffic is split.
+    /// The route forwards to the Rollout by the destination `anchor`, so its traffic is split.
     Managed {
         owner_list: DestinationList<'a>,
         anchor: Destination<'a>,
@@ -303,13 +303,13 @@ impl<'a> TableState<'a> {
                 });
                 live.clone().with_default(default)
             }
-            // Its owner led it to the canary, and the record remembers it: nothing is recovered in it.
+            // Its owner forwards it to the canary, and the record remembers it: nothing is recovered in it.
             None if is_owners => live.clone().with_default(default),
             None => self.owner_list_without_record(route, live, default),
         };
         match self.roles.anchors(&owner_list, is_split).first() {
             None => Relation::Unrelated {
-                reason: SkipReason::LeadsTo(owner_list.labels()),
+                reason: SkipReason::ForwardsTo(owner_list.labels()),
                 owner_list,
             },
             // A changed selector may have deselected a split route: it is restored.
@@ -370,10 +370,10 @@ impl<'a> TableState<'a> {
         live.clone().with_default(default)
     }
 
-    /// Handles an annotation that was lost at full weight: if no route leads to the Rollout, routes that send all traffic to
+    /// Handles an annotation that was lost at full weight: if no route forwards to the Rollout, routes that send all traffic to
     /// the canary are taken for split routes.
     fn rebuild_full(&mut self) {
-        // An owner may lead a route to the canary for good, so the weights that were set must say the same.
+        // An owner may route requests to the canary for good, so the weights that were set must say the same.
         let applied = self.intent.applied.as_ref();
         let is_full = applied.is_some_and(|it| i64::from(it.canary) == it.total());
         if !is_full {
@@ -411,7 +411,7 @@ impl<'a> TableState<'a> {
         }
     }
 
-    /// Describes where the routes lead, for the error that no route leads to the Rollout.
+    /// Describes the destinations of the routes, for the error that no route forwards to the Rollout.
     pub(crate) fn found(&self) -> String {
         // The error becomes the text of an Event.
         const SHOWN: usize = 5;

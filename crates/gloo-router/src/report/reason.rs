@@ -13,9 +13,9 @@ pub enum Reason {
     ManagedRoutesError,
     /// Gloo rejects the table.
     GlooRejected,
-    /// The stable Service does not lead to the promoted Pods yet.
+    /// The stable Service does not route to the promoted Pods yet.
     PromotionHeld,
-    /// The stable Service leads to the promoted Pods, or traffic could not stay on the canary Service.
+    /// The stable Service routes to the promoted Pods, or traffic could not stay on the canary Service.
     PromotionReleased,
     /// A promotion is held for longer than `timeout`.
     PromotionGuardTimeout,

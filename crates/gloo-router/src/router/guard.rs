@@ -1,5 +1,5 @@
 //! Holds promotions: after SetWeight 0 of a promoted Rollout, traffic stays on the canary Service until the stable Service
-//! leads to the new Pods.
+//! routes to the new Pods.
 //!
 //! During a hold the canary Service gets all traffic. Writing nothing would not do: after `promote --full` at 40 % the other
 //! 60 % would be sent to the old Pods.
@@ -238,7 +238,7 @@ impl<S: Store> GlooRouter<S> {
     ) -> HeldApart {
         let promotion = Promotion::of(rollout, request).filter(|_| self.guards_promotions);
         let Some(promotion) = promotion else {
-            // An abort, a rollback or a new version: the canary Service does not lead to promoted Pods only.
+            // An abort, a rollback or a new version: the canary Service does not route to promoted Pods only.
             self.end_hold(About::of_call(rollout), HoldEnd::Broken);
             return HeldApart { plans, held: None };
         };
@@ -296,7 +296,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let decision = self.decide(promotion, &observation);
         if let Readiness::Incomplete { ready, wanted } = observation {
-            debug!(rollout = %key, ready, wanted, "the stable Service does not lead to all new Pods");
+            debug!(rollout = %key, ready, wanted, "the stable Service does not route to all new Pods");
         }
         match end_of(&decision) {
             None => true,
@@ -316,7 +316,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let rollout = || promotion.about();
         if !was_held {
-            info!(rollout = %promotion.rollout, "the promotion is held until Service {} leads to the new Pods", promotion.stable);
+            info!(rollout = %promotion.rollout, "the promotion is held until Service {} routes to the new Pods", promotion.stable);
             self.observer.observe(&Report::Held { rollout: rollout() });
             self.observer
                 .observe(&Report::Holds(lock(&self.holds.held).len()));
@@ -395,7 +395,7 @@ pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
 /// The outcome of releasing a hold outside of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The tables lead to the stable Service, or a call has taken over.
+    /// The tables route to the stable Service, or a call has taken over.
     Done,
     /// A table was not written. Try again.
     Failed,
@@ -531,7 +531,7 @@ fn planned_hold(full: &Request, planned: &Planned) -> Option<Planned> {
     // At rest no table has an annotation, and nothing has to be planned for `full`.
     let annotations = planned.table.annotations()?;
     let is_split = annotations.contains_key(ANNOTATION);
-    // A table that leads to stable already must not return to the canary Service.
+    // A table that routes to stable already must not return to the canary Service.
     if !is_split || !planned.plan()?.takes_from_canary() {
         return None;
     }

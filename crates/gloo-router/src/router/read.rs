@@ -327,7 +327,7 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// Returns the port of each destination of a table that leads to a Service.
+/// Returns the port of each destination of a table that routes to a Service.
 fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
     let Ok(spec) = table.spec() else {
         return Vec::new();

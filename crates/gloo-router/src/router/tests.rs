@@ -254,7 +254,7 @@ async fn no_table_is_written_if_one_cannot_be_planned() {
     fixture
         .refuses(
             json!({"routeTableSelector": {"names": ["shop", "aside"], "namespace": "mesh"}}),
-            "RouteTable mesh/aside: no selected route leads to Service shop/web",
+            "RouteTable mesh/aside: no selected route forwards to Service shop/web",
         )
         .await;
 }

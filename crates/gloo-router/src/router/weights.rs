@@ -160,7 +160,7 @@ impl<S: Store> GlooRouter<S> {
         let Some((request, held)) = held else {
             return (false, shifted);
         };
-        // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
+        // Each table alone: the canary Service routes to the promoted version, so no table has to wait for another one.
         for table in held {
             let held = self.shift(&request, Plans::of(table), deadline, None).await;
             shifted.unwritten.extend(held.into_failures());

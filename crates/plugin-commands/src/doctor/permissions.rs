@@ -94,12 +94,12 @@ const OF_ROLLOUTS: [Permissions; 5] = [
     need(
         &["list"],
         SLICES,
-        "a promotion does not wait until the stable Service leads to the new Pods",
+        "a promotion does not wait until the stable Service routes to the new Pods",
     ),
     need(
         &["list"],
         ("", "pods"),
-        "a promotion does not wait until the stable Service leads to the new Pods",
+        "a promotion does not wait until the stable Service routes to the new Pods",
     ),
     need(
         &["watch"],

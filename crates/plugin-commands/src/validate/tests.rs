@@ -344,7 +344,7 @@ async fn mistakes_in_tables() {
     check_table(
         json!({"hosts": ["a"], "tls": [tls, {"matchers": [{"sniHosts": ["a"]}]}], "defaultDestination": {"ref": {"name": "web"}, "kind": "POD"}}),
         &[
-            "error: no selected route leads to Service shop/web: check stableService, stableDestination, routeTableSelector and tlsRoutes; found route tls[0] is not selected by tlsRoutes; route tls[1] is a route without action (Rollout shop/web)",
+            "error: no selected route forwards to Service shop/web: check stableService, stableDestination, routeTableSelector and tlsRoutes; found route tls[0] is not selected by tlsRoutes; route tls[1] is a route without action (Rollout shop/web)",
             "error: spec.defaultDestination.kind is \"POD\": use one of SERVICE, VIRTUAL_DESTINATION, EXTERNAL_SERVICE",
             "error: spec.defaultDestination: no http route has a forwardTo that could use it: add one, or remove it",
             "error: spec.tls[1].forwardTo is missing: set it",
@@ -390,7 +390,7 @@ async fn entries_of_the_block_that_do_little() {
     // Every problem in one run.
     check_block(block(json!({"routeSelector": {"names": ["typo"]}, "headerMatch": "some"})), json!([{"name": "main", "forwardTo": {}}]), &[
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
-        "error: no selected route leads to Service shop/web: check stableService, stableDestination, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
+        "error: no selected route forwards to Service shop/web: check stableService, stableDestination, routeTableSelector and routeSelector; found route main has no destinations (Rollout shop/web)",
         "error: plugin configuration: headerMatch is \"some\", it must be any or all",
         "error: spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination of the table: add one of the two",
     ]).await;

@@ -107,7 +107,7 @@ pub const BLOCK: &[Key] = &[
                 "routes with all of these labels",
             ),
         ]),
-        "all that lead to stable",
+        "all that forward to stable",
         "selects HTTP routes of these tables: routes with one of the names, and routes with all of the labels",
     ),
     key(
@@ -258,7 +258,7 @@ const DESTINATION: &[Key] = &[
         "cluster",
         Shape::Name,
         "any",
-        "its cluster, if a route leads to several",
+        "its cluster, if a route forwards to several",
     ),
     key(
         "port",

@@ -68,7 +68,7 @@ fn after_refusal(it: &Refusal) -> Option<Refusal> {
         R::MaxWeight(_) => R::NoStableRoute {
             stable: stable(),
             selectors: "routeTableSelector and routeSelector",
-            found: text("route a leads to Service shop/cart"),
+            found: text("route a forwards to Service shop/cart"),
         },
         R::NoStableRoute { .. } => R::Ambiguous {
             route: route(),
@@ -171,9 +171,9 @@ fn after_warning(it: &Warning) -> Option<Warning> {
 fn after_skip(it: &Skip) -> Option<Skip> {
     let reason = match &it.reason {
         SkipReason::NotSelected(_) => {
-            SkipReason::LeadsTo(vec![stable(), text("Service shop/cart")])
+            SkipReason::ForwardsTo(vec![stable(), text("Service shop/cart")])
         }
-        SkipReason::LeadsTo(_) => SkipReason::Delegates(vec![text("RouteTable shop/child")]),
+        SkipReason::ForwardsTo(_) => SkipReason::Delegates(vec![text("RouteTable shop/child")]),
         SkipReason::Delegates(_) => SkipReason::Action("redirect"),
         SkipReason::Action(_) => SkipReason::SplitBy(text("shop/cart")),
         SkipReason::SplitBy(_) => return None,

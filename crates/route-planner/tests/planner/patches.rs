@@ -117,17 +117,17 @@ fn edits_have_readable_messages() {
     assert_snapshot!(sentence(&mut table, 25), @r"
 route r: Service shop/reviews 80 to 60, Service shop/reviews-canary inserted at 20
 annotation written
-route x leads to Service shop/ratings
+route x forwards to Service shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 100), @r"
 route r: Service shop/reviews-canary 20 to 80, Service shop/reviews removed
 annotation written
-route x leads to Service shop/ratings
+route x forwards to Service shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 0), @r"
 route r: Service shop/reviews-canary removed, Service shop/reviews inserted at 80
 annotation removed
-route x leads to Service shop/ratings
+route x forwards to Service shop/ratings
 ");
 }
 

@@ -64,14 +64,14 @@ fn the_error_for_a_table_without_route_to_stable_lists_its_routes() {
     ]}));
     assert_snapshot!(
         refusal(&Table::new("mesh/shop", spec), &table::intent("shop/reviews", 0, 100, vec![])),
-        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route other leads to Service shop/ratings and Service shop/details; route elsewhere leads to Service mesh/reviews; route http[2] leads to VirtualDestination shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route other forwards to Service shop/ratings and Service shop/details; route elsewhere forwards to Service mesh/reviews; route http[2] forwards to VirtualDestination shop/reviews; route fn forwards to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
     );
     assert_snapshot!(
         refusal(
             &Table::new("mesh/shop", json!({"tcp": [{}], "tls": []})),
             &table::intent("shop/reviews", 25, 100, vec![])
         ),
-        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and tcpRoutes; found route tcp[0] is a route without action (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and tcpRoutes; found route tcp[0] is a route without action (Rollout shop/reviews)"
     );
 }
 
@@ -83,7 +83,7 @@ fn routes_that_are_not_selected_are_listed() {
     table.plugin = json!({"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "x"}});
     assert_snapshot!(
         refusal(&table, &table::intent("shop/reviews", 25, 100, vec![])),
-        @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
     );
 }
 
@@ -93,13 +93,13 @@ fn another_namespace_kind_or_case_is_not_the_stable_service() {
     let namespace = on_route(
         json!({"name": "r", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}}),
     );
-    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r leads to Service mesh/reviews (Rollout shop/reviews)");
+    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r forwards to Service mesh/reviews (Rollout shop/reviews)");
     let kind = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "kind": "EXTERNAL_SERVICE"}
     ]}}));
-    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r leads to ExternalService shop/reviews (Rollout shop/reviews)");
+    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r forwards to ExternalService shop/reviews (Rollout shop/reviews)");
     let case = on_route(json!({"name": "r", "forwardTo": {"destinations": ["Reviews"]}}));
-    assert_snapshot!(case, @"RouteTable mesh/shop: no selected route leads to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r leads to Service shop/Reviews (Rollout shop/reviews)");
+    assert_snapshot!(case, @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews: check stableService, stableDestination, routeTableSelector and routeSelector; found route r forwards to Service shop/Reviews (Rollout shop/reviews)");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn an_external_service_in_a_tcp_route_is_refused() {
         json!({"tcp": [{"forwardTo": {"destinations": ["reviews"]}}]}),
         None,
     );
-    assert_snapshot!(external, @"RouteTable mesh/shop: route tcp[0] is a TCP route, which cannot lead to ExternalService shop/reviews-canary: use another kind, or leave it out of tcpRoutes (Rollout shop/reviews)");
+    assert_snapshot!(external, @"RouteTable mesh/shop: route tcp[0] is a TCP route, which cannot forward to ExternalService shop/reviews-canary: use another kind, or leave it out of tcpRoutes (Rollout shop/reviews)");
 }
 
 #[test]

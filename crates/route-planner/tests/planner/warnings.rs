@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::table::{self, Table};
 
-const OWNER_EDIT: &str = "route r was led elsewhere by its owner during the rollout; its record is removed, and nothing is restored in it";
+const OWNER_EDIT: &str = "route r was changed to other destinations by its owner during the rollout; its record is removed, and nothing is restored in it";
 
 fn weight(desired: i32) -> Intent {
     table::intent("shop/reviews", desired, 100, vec![])
@@ -120,7 +120,7 @@ fn a_route_to_the_canary_alone_without_record() {
     assert_eq!(
         warnings,
         [
-            "route b: 100 % of the traffic goes to reviews-canary and none to the stable Service, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
+            "route b: 100 % of the traffic goes to reviews-canary and none to the stable Service, and the table has no record of a split; if that is not intended, set the stable Service in the route"
         ]
     );
     assert!(plan.is_noop());

@@ -29,7 +29,7 @@ impl Fixture {
         self.world.store.put_endpoint_slice(slice).unwrap();
     }
 
-    /// Returns a fixture with a held promotion: the stable Service leads to the old Pod.
+    /// Returns a fixture with a held promotion: the stable Service routes to the old Pod.
     async fn held() -> Self {
         let fixture = Self::new().await;
         for (name, hash) in [("a", "c1"), ("b", "c1"), ("x", "s1"), ("n", "n1")] {

@@ -68,7 +68,7 @@ pub(super) fn promoted() -> Rollout {
     status(NEW, NEW, NEW)
 }
 
-/// Returns a fixture at this canary weight. The canary Service leads to the new Pods, and stable to the old ones.
+/// Returns a fixture at this canary weight. The canary Service routes to the new Pods, and stable to the old ones.
 pub(super) async fn at(weight: i32) -> Fixture {
     let fixture = Fixture::new([shop()]);
     for (name, hash) in [("a", NEW), ("b", NEW), ("x", OLD)] {
@@ -178,7 +178,7 @@ async fn a_promotion_waits_until_the_endpoints_have_settled() {
     }
 }
 
-/// Returns a fixture after the first call of a promotion whose stable Service already leads to the new Pods.
+/// Returns a fixture after the first call of a promotion whose stable Service already routes to the new Pods.
 async fn settling() -> Fixture {
     let fixture = at(100).await;
     fixture.endpoints("web", &["a", "b"]);
@@ -248,7 +248,7 @@ async fn only_a_promotion_is_held() {
         aborted,
         aborted_again,
         unrecorded,
-        // A rollback to the stable version: both Services already lead to its Pods.
+        // A rollback to the stable version: both Services already route to its Pods.
         status(NEW, NEW, OLD),
         ping_pong,
     ] {

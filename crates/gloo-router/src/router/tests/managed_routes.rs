@@ -216,7 +216,7 @@ async fn b19_a_header_route_needs_a_route_in_one_of_the_tables() {
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
     for table in ["mesh/other", "mesh/shop"] {
-        let expect = format!("RouteTable {table}: no selected route leads to Service shop/web");
+        let expect = format!("RouteTable {table}: no selected route forwards to Service shop/web");
         assert!(error.contains(&expect), "{error}");
     }
 }

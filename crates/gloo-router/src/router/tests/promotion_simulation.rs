@@ -52,7 +52,7 @@ struct Outcome {
     falls: usize,
     /// Failed requests, in percent of one second's requests.
     failed: u64,
-    /// How long the table led to a Service without any new Pod.
+    /// How long the table routed to a Service without any new Pod.
     misled: Duration,
     is_restored: bool,
 }

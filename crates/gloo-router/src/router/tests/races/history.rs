@@ -34,7 +34,7 @@ struct Controller {
     /// The recorded weight of the canary, and its version.
     recorded: Option<(i32, u32)>,
     stored: Value,
-    /// Version whose Pods the stable Service leads to.
+    /// Version whose Pods the stable Service routes to.
     serving: u32,
 }
 
@@ -284,7 +284,7 @@ impl Controller {
         }
     }
 
-    /// The stable Service leads to the Pods of the stable version.
+    /// The stable Service routes to the Pods of the stable version.
     fn serve(&mut self) {
         if self.serving != self.stable {
             self.serving = self.stable;
