@@ -21,7 +21,7 @@ const NEXT: &str = "next";
 const HELD: &str = "PromotionHeld";
 const RELEASED: &str = "PromotionReleased";
 /// The reasons in the message of [`RELEASED`].
-const COMPLETE: &str = "which leads to the new Pods";
+const COMPLETE: &str = "which routes to the new Pods";
 const BROKEN: &str = "are no longer those that were promoted";
 /// How long a test waits for an unwanted release. Longer than a `settle` of 1 s.
 const OBSERVED: Duration = Duration::from_secs(4);

@@ -374,8 +374,12 @@ impl<'a> TableState<'a> {
     /// the canary are taken for split routes.
     fn rebuild_full(&mut self) {
         // An owner may route requests to the canary for good, so the weights that were set must say the same.
-        let applied = self.intent.applied.as_ref();
-        let is_full = applied.is_some_and(|it| i64::from(it.canary) == it.total());
+        let is_full = match (&self.intent.applied, &self.intent.hashes) {
+            (Some(applied), _) => i64::from(applied.canary) == applied.total(),
+            // Without recorded weights, at least an update has to be in progress.
+            (None, Some(hashes)) => !hashes.stable.is_empty() && hashes.stable != hashes.canary,
+            (None, None) => false,
+        };
         if !is_full {
             return;
         }

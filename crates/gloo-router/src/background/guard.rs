@@ -148,8 +148,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
     ) -> Option<Readiness> {
         let seen = endpoints.iter().filter_map(|it| it.pod.clone());
         let seen: BTreeSet<String> = seen.collect();
-        let is_known = |pod: &String| pods.new.contains(pod) || pods.seen.contains(pod);
-        if !seen.iter().all(is_known) {
+        if !seen.iter().all(|pod| pods.knows(pod)) {
             match self.within(self.router.new_pods(promotion)).await {
                 Ok(new) => *pods = KnownPods { new, seen },
                 Err(error) => {
@@ -180,6 +179,12 @@ struct KnownPods {
     seen: BTreeSet<String>,
 }
 
+impl KnownPods {
+    fn knows(&self, pod: &String) -> bool {
+        self.new.contains(pod) || self.seen.contains(pod)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,9 +192,12 @@ mod tests {
     /// Only a Pod that was not behind a Service before is a reason to read the Pods again.
     #[test]
     fn the_pods_of_both_versions_are_known() {
-        let seen = ["new", "old"].map(str::to_owned);
-        let pods = KnownPods::of(BTreeSet::from(["new".to_owned()]), seen.iter());
-        let known = ["new", "old", "another"].map(|pod| pods.knows(pod));
+        let pods = |names: &[&str]| names.iter().copied().map(String::from).collect();
+        let known = KnownPods {
+            new: pods(&["new"]),
+            seen: pods(&["new", "old"]),
+        };
+        let known = ["new", "old", "another"].map(|pod| known.knows(&pod.to_owned()));
         assert_eq!(known, [true, true, false]);
     }
 }

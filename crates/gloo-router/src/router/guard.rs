@@ -595,7 +595,7 @@ mod tests {
                 canary: String::new(),
                 guard: PromotionGuard::default(),
             };
-            let incomplete = Observation::Incomplete {
+            let incomplete = Readiness::Incomplete {
                 ready: 0,
                 wanted: 2,
             };

@@ -682,7 +682,7 @@ fn is_admissible(pass: &Pass, rollout: &Rollout) -> Result<(), String> {
 }
 
 /// Returns the routes that differ from what a pass asked for, and whether its promotion is held. If there `are_endpoints`,
-/// traffic may stay on the canary Service right after a promotion, since it leads to the new Pods. After an abort or a
+/// traffic may stay on the canary Service right after a promotion, since it routes to the new Pods. After an abort or a
 /// rollback it may not.
 fn wrong_routes(
     table: &Table,
