@@ -647,8 +647,11 @@ impl<'a> DestinationList<'a> {
         target: &'t [Destination<'a>],
     ) -> Vec<(&'t Destination<'a>, Option<usize>)> {
         let mut next = 0;
+        // The owner's list may have one place twice, of which planning removed one.
+        let is_free = |here: &Destination<'a>| target.iter().all(|it| it.live != here.live);
         let pair = |it: &'t Destination<'a>| {
-            let same = || self.destinations.iter().position(|here| here.is_same(it));
+            let mut live = self.destinations.iter();
+            let same = || live.position(|here| here.is_same(it) && is_free(here));
             let index = it.live.or_else(same).filter(|index| *index >= next);
             next = index.map_or(next, |index| index + 1);
             (it, index)
@@ -657,9 +660,11 @@ impl<'a> DestinationList<'a> {
     }
 }
 
+type Field = (&'static str, &'static str, &'static str, fn(&Value) -> bool);
+
 /// The fields that planning reads in a destination: the object that has the field (empty for the destination itself), its key,
 /// and what it must be.
-const FIELDS: [(&str, &str, &str, fn(&Value) -> bool); 10] = [
+const FIELDS: [Field; 10] = [
     ("", "ref", "an object", Value::is_object),
     ("ref", "name", "a string", Value::is_string),
     ("ref", "namespace", "a string", Value::is_string),

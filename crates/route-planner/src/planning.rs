@@ -96,7 +96,7 @@ fn set_weight(
         .map_err(refused)?;
     // Restoring the owner's routes is possible without a route to stable, if there is something to restore.
     let has_work = !assembly.plan.is_noop() || !assembly.plan.left.is_empty();
-    if !weights.routes_to_rollout && !(weights.is_rest && has_work) {
+    if !(weights.routes_to_rollout || weights.is_rest && has_work) {
         let left = assembly.plan.left.first().cloned();
         let refusal = left.unwrap_or_else(|| Refusal::NoStableRoute {
             selectors: selectors(state.table),

@@ -74,3 +74,17 @@ fn both_versions_are_listed_as_subsets_of_one_service() {
         http("reviews 50", 50),
     );
 }
+
+/// The order of the keys stays too, although the same place is in the list twice.
+#[test]
+fn an_idle_destination_is_restored_as_it_was_written() {
+    let idle = json!({"weight": 0, "ref": {"name": "legacy", "namespace": "shop"}, "port": {"number": 80}});
+    let http = json!([route("r", "/", json!(["reviews 80", idle, "legacy 20"]))]);
+    let spec = table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec.clone());
+    for desired in [25, 0] {
+        let set = table.set_weight("shop/reviews", desired, 100, vec![]);
+        set.unwrap();
+    }
+    assert_eq!(table.document()["spec"].to_string(), spec.to_string());
+}
