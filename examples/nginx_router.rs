@@ -1,4 +1,4 @@
-//! A traffic router for ingress-nginx. A copy of the stable Ingress leads to the canary, and its annotations set the share.
+//! A traffic router for ingress-nginx. A copy of the stable Ingress forwards to the canary, and its annotations set the share.
 //!
 //! A Rollout configures it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It only needs the
 //! permissions for Ingresses that the controller's release has.
@@ -51,7 +51,7 @@ fn canary_ingress(
         services.canary.clone_into(&mut backend.name);
         moved += 1;
     }
-    anyhow::ensure!(moved > 0, "no path leads to service {}", services.stable);
+    anyhow::ensure!(moved > 0, "no path forwards to service {}", services.stable);
     let owner = OwnerReference {
         api_version: "argoproj.io/v1alpha1".into(),
         kind: "Rollout".into(),

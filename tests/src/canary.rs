@@ -109,7 +109,7 @@ impl Canary {
         })
     }
 
-    /// Deploys a canary with ping-pong: two Services that swap roles. The RouteTable leads to the first one.
+    /// Deploys a canary with ping-pong: two Services that swap roles. The RouteTable forwards to the first one.
     ///
     /// # Errors
     /// See [`Canary::deploy`].

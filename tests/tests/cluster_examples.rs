@@ -128,7 +128,7 @@ async fn the_nginx_router_sets_the_weight_of_a_canary_ingress(cluster: &Cluster)
         "ingresses.networking.k8s.io \"gone\" not found",
     )
     .await?;
-    check_refused(&router, CANARY, "no path leads to service reviews").await?;
+    check_refused(&router, CANARY, "no path forwards to service reviews").await?;
     ensure!(
         plugin.quit().await?.graceful,
         "the plugin did not exit after the request to quit"

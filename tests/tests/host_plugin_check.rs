@@ -133,7 +133,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "alone", &["life.two"]),
 ];
 
-/// A table that leads to the stable Service of the recorded Rollout.
+/// A table that forwards to the stable Service of the recorded Rollout.
 const TABLE: &str = "\
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable

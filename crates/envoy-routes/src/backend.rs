@@ -7,7 +7,7 @@ use gloo_types::{DestinationKind, DestinationReference, PortSelector};
 
 use crate::{Reason, Refusal};
 
-/// The endpoints to which a destination leads. Two destinations with the same backend share a cluster.
+/// The endpoints to which a destination forwards. Two destinations with the same backend share a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Backend {
     /// Kind of the object.

@@ -1,4 +1,4 @@
-//! The ports of a Kubernetes Service, to which destinations lead.
+//! The ports of a Kubernetes Service, to which destinations refer.
 
 use std::fmt;
 

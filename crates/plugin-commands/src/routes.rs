@@ -1,4 +1,4 @@
-//! Where each route of a RouteTable leads: the weights that are written and what the gateway makes of them, each destination
+//! The destinations of each route of a RouteTable: the weights that are written and what the gateway makes of them, each destination
 //! under one name.
 
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub(super) struct Share {
     pub(super) percent: u32,
 }
 
-/// What a destination leads to.
+/// What a destination refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     name: String,

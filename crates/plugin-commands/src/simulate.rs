@@ -17,7 +17,7 @@ use super::update::{Event, Pass, Rollback, Update};
 use super::world::Source;
 use crate::flags::whole;
 
-/// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
+/// Run all steps of a Rollout and show the destinations of its routes at each step. Writes nothing.
 ///
 /// The calls are those of the controller, from one version at rest to the next. Pauses, analyses and experiments succeed, and all
 /// Pods of a version become available together. At the end it reports whether every table is again what its owner wrote.
@@ -420,7 +420,7 @@ fn text(report: &Report<'_>) -> String {
         End::Restored => (GREEN, "At the end every table is what its owner wrote."),
         End::Swapped => (
             GREEN,
-            "At the end the other Service of the pair is stable, and the tables lead to it; they return with the next update.",
+            "At the end the other Service of the pair is stable, and the tables forward to it; they return with the next update.",
         ),
         End::Changed(_) => (RED, "At the end not every table is what its owner wrote."),
         End::Stuck if passes.iter().any(|it| it.pass.rollout.spec.paused) => (

@@ -16,7 +16,7 @@ use super::routes::{RouteState, name_all, routes};
 use super::world::{self, Subject};
 use crate::flags::ClusterFlags;
 
-/// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
+/// Show each Rollout of a cluster that uses the plugin, the destinations of its routes, and whether Gloo accepts its tables.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -329,7 +329,7 @@ impl Checked<'_> {
         ))
     }
 
-    /// Finds entries of the block that select nothing, or nothing that leads to the Rollout.
+    /// Finds entries of the block that select nothing, or nothing that forwards to the Rollout.
     async fn entries(
         &mut self,
         subject: &Subject,
@@ -354,7 +354,7 @@ impl Checked<'_> {
         if !idle.is_empty() {
             let idle = idle.join("; ");
             let text = format!(
-                "no route that {idle} selects leads to the stable destination: correct or remove the entry"
+                "no route that {idle} selects forwards to the stable destination: correct or remove the entry"
             );
             self.problems.warn(&self.block, text);
         }
@@ -477,7 +477,7 @@ fn without_steps(api: &Value, bad: &BTreeSet<usize>) -> Value {
     api
 }
 
-/// Returns the request for half of the traffic, which changes every route that leads to the Rollout.
+/// Returns the request for half of the traffic, which changes every route that forwards to the Rollout.
 fn half(subject: &Subject) -> Option<Intent> {
     let services = subject.rollout.services()?;
     let half = WeightSplit::percent(50);

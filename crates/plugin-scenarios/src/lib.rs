@@ -20,7 +20,7 @@
 //!   routes: {r: [reviews 45, reviews-canary 45, {ref: {name: dr, namespace: shop}, weight: 10}]}
 //! ```
 //!
-//! The table `shop` in namespace `shop` has one route `r`, which leads to the Service `reviews`. The Rollout is the one in
+//! The table `shop` in namespace `shop` has one route `r`, which forwards to the Service `reviews`. The Rollout is the one in
 //! `base.yaml`: its stable Service is `reviews`, its canary Service `reviews-canary`. The controller sets weight 25,
 //! and route `r` must have these two destinations. Then the owner adds a destination with a JSON Patch. With the next
 //! weight the three must sum to 100.

@@ -153,7 +153,7 @@ pub enum Refusal {
         stable: String,
         /// The keys of the plugin block that select routes.
         selectors: &'static str,
-        /// Where the routes of the table lead.
+        /// The destinations of the routes of the table.
         found: String,
     },
     /// A route lists the destination of a role more than once.

@@ -290,7 +290,7 @@ pub struct AdditionalDestination {
     pub ports: Option<ExperimentPorts>,
 }
 
-/// The ports that decide to which port of an experiment's Service a destination leads.
+/// The ports that decide to which port of an experiment's Service a destination forwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExperimentPorts {
     /// Ports of the Service: the controller makes one of each port of the containers, with its number and name.

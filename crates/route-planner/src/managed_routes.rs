@@ -162,7 +162,7 @@ fn unknown(state: &TableState<'_>, sources: &[Source<'_, '_>]) -> HashSet<usize>
         .collect()
 }
 
-/// The new lists of the HTTP routes that lead, or led, to the Rollout, by their position.
+/// The new lists of the HTTP routes that forward, or forwarded, to the Rollout, by their position.
 fn new_lists<'t, 'a>(
     state: &TableState<'_>,
     targets: &'t [Option<DestinationList<'a>>],

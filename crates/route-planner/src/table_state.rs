@@ -470,7 +470,7 @@ impl<'a> ReadRoute<'a> {
 /// Reads the lists of routes.
 struct Reader<'a> {
     context: ReadContext<'a>,
-    /// `spec.defaultDestination`, to which HTTP routes without destinations lead.
+    /// `spec.defaultDestination`, to which HTTP routes without destinations refer.
     default: Option<Destination<'a>>,
 }
 

@@ -74,7 +74,7 @@ impl Gateway {
         &mut self.envoy
     }
 
-    /// Replaces the routes. It adds clusters first, so that no route leads to a missing cluster.
+    /// Replaces the routes. It adds clusters first, so that no route forwards to a missing cluster.
     ///
     /// # Errors
     /// Returns `Err` if a part is not translated, or Envoy rejects it.

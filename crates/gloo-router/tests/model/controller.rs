@@ -62,21 +62,21 @@ pub(crate) type Id = (String, Option<String>);
 pub(crate) struct Roles {
     pub(crate) stable: Id,
     pub(crate) canary: Id,
-    /// Names of destinations by which an owner's route leads to the Rollout.
+    /// Names of destinations by which an owner's route forwards to the Rollout.
     pub(crate) anchors: Vec<String>,
     /// Whether all Pods behind stable's Service are of one version, so that a route needs no subset.
     pub(crate) is_one_version: bool,
 }
 
 impl Roles {
-    /// Whether a destination is one by which an owner's route leads to the Rollout.
+    /// Whether a destination is one by which an owner's route forwards to the Rollout.
     pub(crate) fn is_anchor(&self, destination: &Value) -> bool {
         self.anchors
             .iter()
             .any(|anchor| anchor == name(destination))
     }
 
-    /// Whether two Services swap roles, so that owners may lead routes to either.
+    /// Whether two Services swap roles, so that owners may point routes to either.
     pub(crate) fn is_ping_pong(&self) -> bool {
         self.anchors.len() > 1
     }

@@ -10,7 +10,7 @@ use crate::controller::{Id, POD_HASH};
 const OURS: &str = "rollouts-plugin-trafficrouter-glooplatform/";
 pub(crate) const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// Returns the tables as their owners create them. `anchor` is the Service to which their routes lead. With `preview`, the
+/// Returns the tables as their owners create them. `anchor` is the Service to which their routes forward. With `preview`, the
 /// owner also has a route to that Service.
 pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Value; 3] {
     let to = |name: &str, weight: Option<u32>| destination(name, weight);

@@ -184,7 +184,7 @@ impl Both<'_> {
                 let live = &http(&self.live)[self.at[at]];
                 let mut others = self.statuses.iter().skip(1);
                 if others.any(|it| is_split_by(live, &it.roles)) {
-                    // It led to another Rollout before.
+                    // It forwarded to another Rollout before.
                     return None;
                 }
                 // Of ping and pong, owners write ping.
@@ -268,7 +268,7 @@ impl Both<'_> {
             }
             Edit::NoLabels => {
                 if self.statuses.iter().any(|it| it.roles.is_ping_pong()) {
-                    // With ping-pong, the owner may lead routes to either Service.
+                    // With ping-pong, the owner may point routes to either Service.
                     return None;
                 }
                 let managed = http(&self.live).iter().position(is_managed)?;
@@ -399,7 +399,7 @@ impl Both<'_> {
         Some(())
     }
 
-    /// Returns the Rollout to which an owner's route leads.
+    /// Returns the Rollout to which an owner's route forwards.
     fn status_of(&self, owners: &Value) -> Option<&Status> {
         let matches = |status: &&Status| {
             destinations(owners)
@@ -620,7 +620,7 @@ impl Both<'_> {
         }
     }
 
-    /// Without a record, a route to the canary alone is assumed to be split at 100 % only if no route leads to stable.
+    /// Without a record, a route to the canary alone is assumed to be split at 100 % only if no route forwards to stable.
     fn doubt_full_weight(&mut self) {
         if annotation(&self.live).is_some() {
             return;

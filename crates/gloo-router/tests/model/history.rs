@@ -178,7 +178,7 @@ pub(crate) enum Edit {
     Repoint(usize),
     /// `elsewhere` becomes the stable destination again.
     PointBack(usize),
-    /// The route leads only to `elsewhere`.
+    /// The route forwards only to `elsewhere`.
     Replace(usize),
     /// The weights of stable and canary are changed.
     Drift(usize),

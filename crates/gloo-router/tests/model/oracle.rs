@@ -60,7 +60,7 @@ pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
     broken.iter().map(ToString::to_string).collect()
 }
 
-/// Whether an owner's route leads to a Rollout.
+/// Whether an owner's route forwards to a Rollout.
 pub(crate) fn routes_to(route: &Value, roles: &Roles) -> bool {
     destinations(route).iter().any(|it| roles.is_anchor(it))
 }

@@ -37,7 +37,7 @@ pub(crate) struct Cut {
     pub(crate) live: Value,
     pub(crate) owners: Value,
     pub(crate) trust: Trust,
-    /// The Rollout to which it leads.
+    /// The Rollout to which it forwards.
     pub(crate) rollout: Option<&'static str>,
     /// Whether the record of that Rollout was removed since.
     pub(crate) is_forgotten: bool,

@@ -306,7 +306,7 @@ impl Play {
             let writes = self.api.writes();
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
-            // A restored table may no longer lead to the Rollout, so that later calls are refused.
+            // A restored table may no longer forward to the Rollout, so that later calls are refused.
             let has_no_target = {
                 let live = self.live();
                 let world = self.api.world();
@@ -438,7 +438,7 @@ impl Play {
                 continue;
             };
             if !table.is_selected {
-                // With ping-pong, the owner's text may lead to the Service that is now the canary's.
+                // With ping-pong, the owner's text may forward to the Service that is now the canary's.
                 let is_ping_pong = pass.roles.is_ping_pong();
                 let met_failure = !met.failed.is_empty() || met.reads_failed || met.policies_failed;
                 if self.known.remove(&(who, index)) && !met_failure && !is_ping_pong {

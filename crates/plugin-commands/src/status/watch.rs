@@ -73,7 +73,7 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     text
 }
 
-/// Returns the canary's share of the routes that lead to the Rollout's Services: one number if it is equal for all of them.
+/// Returns the canary's share of the routes that forward to the Rollout's Services: one number if it is equal for all of them.
 fn in_force(rollout: &RolloutStatus) -> String {
     let Some(services) = rollout.spec.services() else {
         return "-".to_owned();

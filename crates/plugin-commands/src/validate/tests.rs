@@ -378,7 +378,7 @@ async fn entries_of_the_block_that_do_little() {
     ]).await;
     let apart = json!([{"name": "main", "matchers": [{"uri": {"prefix": "/a"}}], "forwardTo": to("web")}, {"name": "other", "forwardTo": to("other")}]);
     check_block(block(json!({"routeSelector": {"names": ["main", "other"]}})), apart.clone(), &[
-        "warning: no route that routeSelector name: other selects leads to the stable destination: correct or remove the entry",
+        "warning: no route that routeSelector name: other selects forwards to the stable destination: correct or remove the entry",
     ]).await;
     check_block(block(json!({"routeSelector": {"names": ["main", "typo"]}, "zeroWeight": "keep"})), apart.clone(), &[
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",

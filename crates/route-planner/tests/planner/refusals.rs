@@ -36,9 +36,17 @@ fn with_intent(change: impl FnOnce(&mut Intent)) -> String {
     refusal(&Table::new("mesh/shop", spec), &intent)
 }
 
+/// The refusal of a weight while the annotation is unreadable. A managed route of another Rollout is no reason to refuse weight 0.
 fn with_annotation(text: &str) -> String {
-    let spec =
-        table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
+    let label = |name: &str| format!("rollouts-plugin-trafficrouter-glooplatform/{name}");
+    let labels = json!({
+        label("namespace"): "shop", label("rollout"): "ratings", label("managed-route"): "testers",
+    });
+    let spec = table::expand(json!({"http": [
+        {"name": "testers", "labels": labels, "forwardTo": {"destinations": ["ratings-canary"]}},
+        {"name": "ratings", "forwardTo": {"destinations": ["ratings"]}},
+        {"name": "r", "forwardTo": {"destinations": ["reviews"]}},
+    ]}));
     let mut table = Table::new("mesh/shop", spec);
     table.annotate(text);
     let rest = table::intent("shop/reviews", 0, 100, vec![]);
@@ -246,7 +254,7 @@ fn with_header_routes(names: usize) -> Intent {
     intent
 }
 
-/// Routes that lead to stable, each with `padding` bytes in its `forwardTo`.
+/// Routes that forward to stable, each with `padding` bytes in its `forwardTo`.
 fn routes(count: usize, padding: usize) -> Vec<Value> {
     let path = format!("/{}", "x".repeat(padding));
     let route = |at: usize| {

@@ -103,7 +103,7 @@ fn a_share_of_the_canary_in_the_owners_list() {
     );
 }
 
-/// Without a record, a route that was split at full weight looks like one whose owner leads it to the canary.
+/// Without a record, a route that was split at full weight looks like one whose owner points it to the canary.
 #[test]
 fn a_route_to_the_canary_alone_without_record() {
     let applied = AppliedWeights {
