@@ -189,7 +189,7 @@ async fn status_and_restore_handle_a_rollout_that_is_deleted_during_its_update(
     let status = run(user, "status -n deleted").await?;
     status.check(
         1,
-        &["RouteTable deleted/shop has parts of Rollout deleted/reviews"],
+        &["RouteTable deleted/shop has changes for Rollout deleted/reviews"],
     )?;
     let before = tables.get("shop").await?;
     run(user, "restore deleted/reviews")
@@ -212,7 +212,7 @@ async fn status_and_restore_handle_a_rollout_that_is_deleted_during_its_update(
         .check(0, &["Write this? [y/N]", "restored"])?;
     run(user, "restore deleted/reviews --yes")
         .await?
-        .check(0, &["no table has parts of"])?;
+        .check(0, &["no table has changes for"])?;
     let status = run(user, "status -n deleted").await?;
     status.check(0, &["ratings 75, ratings-canary 25"])?;
     ensure!(

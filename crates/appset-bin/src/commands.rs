@@ -122,7 +122,7 @@ pub struct Flags {
     #[arg(default_value = "5", value_parser = seconds)]
     pub(crate) shutdown_delay: Duration,
 
-    /// The maximum number of concurrent calls, of which one of several tokens may have half.
+    /// The maximum number of concurrent calls; with several tokens, each may have half of them.
     #[arg(long, env = "GLOO_APPSET_MAX_CONCURRENT", value_name = "NUMBER")]
     #[arg(default_value = "64", value_parser = number(1, 10_000))]
     pub(crate) max_concurrent: usize,
@@ -132,7 +132,7 @@ pub struct Flags {
     #[arg(default_value = "16", value_parser = number(1, 1024))]
     pub(crate) max_answer: usize,
 
-    /// The memory in MiB for the bodies of requests and the answers in progress, of which one of several tokens may use half.
+    /// The memory in MiB for the bodies of requests and the answers in progress; with several tokens, each may use half of it.
     #[arg(long, env = "GLOO_APPSET_MEMORY", value_name = "MIB")]
     #[arg(default_value = "96", value_parser = number(4, 65_536))]
     pub(crate) memory: usize,

@@ -139,8 +139,8 @@ impl Config {
         warnings.collect()
     }
 
-    /// Returns a warning for each static source of this configuration that has fewer than half of its sets in `next`. A file
-    /// that was read while it was written is a cause.
+    /// Returns a warning for each static source of this configuration that has fewer than half of its sets in `next`. One
+    /// cause is a file that was read while it was written.
     #[must_use]
     pub fn shrunk_to(&self, next: &Self) -> Vec<Warning> {
         let shrunk = self.static_sources().filter_map(|(name, source)| {

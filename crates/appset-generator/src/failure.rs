@@ -120,12 +120,12 @@ pub enum Failure {
     AnswerTooLarge(usize),
     /// This number of calls is the limit.
     #[error(
-        "{0} calls are the limit, of which one of several tokens may have half: try again, or raise --max-concurrent"
+        "too many concurrent calls: the limit is {0}, and half of it for one of several tokens: try again, or raise --max-concurrent"
     )]
     Busy(usize),
     /// The bodies and answers in progress use this number of MiB, which is the limit.
     #[error(
-        "the requests and answers in progress may use {0} MiB, of which one of several tokens may have half: try again, or raise --memory"
+        "too much memory for requests and answers in progress: the limit is {0} MiB, and half of it for one of several tokens: try again, or raise --memory"
     )]
     Memory(usize),
     /// The generator has a bug.

@@ -344,10 +344,10 @@ impl ImageQuery {
         legal.map(|(name, reference)| (name.as_str(), reference))
     }
 
-    /// Computes the sets from the digests in `found`. An image without a digest does not exist.
+    /// Computes the sets from the digests in `found`. An image that is not in it counts as missing.
     ///
     /// # Errors
-    /// Returns `Err` if an image does not exist and `onMissing` is `error`, or if nothing is left and `onEmpty` does not allow that.
+    /// Returns `Err` if an image is missing and `onMissing` is `error`, or if nothing is left and `onEmpty` does not allow that.
     pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
         let mut images = self.images.iter();
         let missing = images.find(|(name, _)| !found.contains_key(*name));
@@ -458,7 +458,8 @@ fn any_matches(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, text))
 }
 
-/// Checks the names of images. Each is a key of a set as it is, and in upper camel case in `digestFront`.
+/// Checks the names of images. Each becomes two keys of a set: unchanged under `image`, and in upper camel case after the prefix,
+/// such as `front` in `digestFront`.
 pub(crate) fn check_names<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
     let mut keys = BTreeSet::new();
     for name in names {

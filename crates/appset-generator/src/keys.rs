@@ -37,16 +37,16 @@ pub(crate) fn has_blanks(text: &str) -> bool {
     is_blank(text) || text.trim() != text || text.contains(char::is_control)
 }
 
-/// Whether nothing in `text` can be seen: blanks, control characters, and [`UNSEEN`].
+/// Whether nothing in `text` can be seen: blanks, control characters, and [`INVISIBLE`].
 pub(crate) fn is_blank(text: &str) -> bool {
-    let is_unseen = |c: char| {
-        c.is_whitespace() || c.is_control() || UNSEEN.iter().any(|range| range.contains(&c))
+    let is_invisible = |c: char| {
+        c.is_whitespace() || c.is_control() || INVISIBLE.iter().any(|range| range.contains(&c))
     };
-    text.chars().all(is_unseen)
+    text.chars().all(is_invisible)
 }
 
-/// Unicode's characters without a shape: those of no width, fillers, and the empty Braille pattern.
-const UNSEEN: [RangeInclusive<char>; 16] = [
+/// Invisible characters of Unicode: those without width, fillers, and the blank Braille pattern.
+const INVISIBLE: [RangeInclusive<char>; 16] = [
     '\u{ad}'..='\u{ad}',
     '\u{34f}'..='\u{34f}',
     '\u{61c}'..='\u{61c}',

@@ -20,7 +20,7 @@ use crate::matching::LabelSelector;
 use crate::set::{Fields, hosts};
 use crate::{Failure, Field, ParameterSet};
 
-/// The key at the top with the RouteTables.
+/// The top-level key of a set that holds the RouteTables.
 const GLOO: &str = "gloo";
 
 /// The settings of the source.

@@ -188,7 +188,7 @@ fn argo_branch_slug(text: &str) -> Option<String> {
             '\u{80}'..='\u{24f}' => {
                 ascii.push_str(&deunicode::deunicode_char(c)?.to_ascii_lowercase());
             }
-            // The table ends before these characters, such as emoji, and `gosimple/slug` drops them.
+            // The table of `gosimple/slug` ends before these characters, such as emoji, so it drops them.
             '\u{10000}'.. => {}
             _ => return None,
         }

@@ -4,7 +4,7 @@
 //! root table            child table               resolved routes
 //! - uri: {prefix: /a}   - uri: {prefix: /a/b}     matchers /a/b of the child, which the parent includes
 //!   delegate: child
-//! - uri: {prefix: /b}   - uri: {prefix: /c}       refused: no request meets /b and /c, so all requests to /b get
+//! - uri: {prefix: /b}   - uri: {prefix: /c}       refused: no request matches /b and /c, so all requests to /b get
 //!   delegate: other     - uri: {prefix: /b/d}     status 500
 //! ```
 
@@ -199,7 +199,7 @@ fn delegated<'a>(
         .iter()
         .flat_map(|child| routes_below(child, tables, &below_it, reached));
     let mut routes: Vec<Leaf<'a>> = routes.collect();
-    // A conflict further down has replaced the delegating route there, so that it is none here.
+    // A conflict in a deeper table is already reported by the delegating route of that level, as `ConflictWith`.
     let is_conflict = |route: &&Leaf<'_>| {
         let refused = route.refused.as_ref();
         refused.is_some_and(|refused| refused.reason == Reason::Conflict)

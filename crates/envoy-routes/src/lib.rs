@@ -48,8 +48,8 @@
 //! - With `invertMatch`, an absent header is compared as an empty value. So the model is wrong for an inverted pattern that
 //!   matches the empty text.
 //!
-//! Envoy uses one random number per request. With the denominator `HUNDRED` a mirror would use the same remainder of this
-//! number as the weighted clusters do, so all copies would be of requests to one of the clusters.
+//! Envoy uses one random number per request, and chooses the weighted cluster by its remainder. A mirror with the denominator
+//! `HUNDRED` would use the same remainder, so it would copy only requests to the first cluster. So the model uses another one.
 
 mod action;
 mod backend;
@@ -144,11 +144,11 @@ pub enum Reason {
     /// A table delegates to itself, directly or through others.
     #[error("delegates in a circle through {0}")]
     Circle(String),
-    /// A matcher of a child table excludes those of its parent. The delegating route reports it as the next variant.
-    #[error("no request meets the matchers of both tables")]
+    /// No request can match both a matcher of a child table and one of its parent. The delegating route reports it as the next variant.
+    #[error("no request matches the matchers of both tables")]
     Conflict,
-    /// A route of a child table, given as table and path, excludes all requests of the delegating route.
-    #[error("no request meets these matchers and those of {0}")]
+    /// No request can match both the delegating route and a route of a child table, which is given as table and path.
+    #[error("no request matches these matchers and those of {0}")]
     ConflictWith(String),
     /// No single matcher is equivalent to the paths of both tables.
     #[error("the paths of both tables cannot be joined")]

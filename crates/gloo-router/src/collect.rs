@@ -1,4 +1,4 @@
-//! Garbage collection: decides which tables have parts of Rollouts that were deleted or no longer use the plugin, and when
+//! Garbage collection: decides which tables have marks of Rollouts that were deleted or no longer use the plugin, and when
 //! they are restored. The time is an argument.
 //!
 //! The controller does not notify a plugin when a Rollout is deleted or stops using it. The collector compares the marks in

@@ -83,7 +83,7 @@ pub enum Report {
     },
     /// Number of tables in a fight.
     Fights(usize),
-    /// A table has parts of a Rollout that was deleted or does not use the plugin.
+    /// A table has changes that the plugin made for a Rollout that was deleted or does not use the plugin.
     Orphaned {
         rollout: ObjectKey,
         table: About,

@@ -262,7 +262,7 @@ impl Metrics {
                 ),
                 orphans: register.add(
                     "orphans",
-                    "RouteTables that have parts of a Rollout that was deleted or no longer uses them",
+                    "RouteTables with changes for a Rollout that was deleted or no longer selects them",
                 ),
                 behind: register.add(
                     "rollouts_behind",

@@ -51,7 +51,7 @@ trait Work {
     /// Dispenses the plugin and calls InitPlugin.
     async fn open(session: &HostSession) -> Result<Self::Client, CallError>;
 
-    /// Makes the call of a round. If it is `complete`, repeats it until the work is done.
+    /// Makes the call of a round, and with `complete` repeats it until the plugin has done the work.
     async fn call(&mut self, args: &Args, to: &Self::Client, weight: i32, complete: bool) -> Seen;
 
     /// Checks the effect of the call as the controller does.

@@ -57,7 +57,7 @@ pub struct Report {
     /// The checks, in the order in which they ran.
     pub findings: Vec<Finding>,
     only: Vec<String>,
-    /// Whether the table has the checks that the plugin passes.
+    /// Whether the printed table also has the checks that passed.
     verbose: bool,
     /// The connection of the checks that run.
     watched: Option<Frames>,

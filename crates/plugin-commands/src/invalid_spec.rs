@@ -412,7 +412,7 @@ fn count_or_percent(node: &Node<'_>) -> i64 {
     }
 }
 
-/// The length of a pause as the controller reads it; negative if it is none.
+/// The length of a pause as the controller reads it; negative if it is no duration.
 fn seconds(duration: &Value) -> i64 {
     match duration {
         Value::String(text) => {

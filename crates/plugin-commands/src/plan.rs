@@ -69,7 +69,7 @@ struct Asked {
     #[arg(long)]
     remove_managed_routes: bool,
 
-    /// All calls at this step, counted from 0 as status.currentStepIndex is; at an experiment, those while it runs.
+    /// All calls at the step with this index, which starts at 0 like status.currentStepIndex; at an experiment, the calls while it runs.
     #[arg(long, value_name = "INDEX", value_parser = whole::<usize>)]
     step: Option<usize>,
 }

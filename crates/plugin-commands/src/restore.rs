@@ -18,7 +18,7 @@ use crate::flags::ClusterFlags;
 /// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
 ///
 /// The controller does not notify a plugin when a Rollout is deleted, so its share of the traffic stays. This command removes
-/// what the Rollout has left in every table of the cluster, and nothing else: edits of the owner and parts of other Rollouts
+/// what the Rollout has left in every table of the cluster, and nothing else: edits of the owner and changes for other Rollouts
 /// stay. If the Rollout exists, the tables that it selects are skipped.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
@@ -196,7 +196,7 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
         text += &output::line(YELLOW, "skipped", &message);
     }
     if work.changes.is_empty() && work.policies.is_empty() && work.in_use.is_empty() {
-        text += &(styled(DIM, &format!("no table has parts of Rollout {rollout}")) + "\n");
+        text += &(styled(DIM, &format!("no table has changes for Rollout {rollout}")) + "\n");
     }
     Ok(text)
 }

@@ -72,7 +72,7 @@ struct RolloutStatus {
 #[derive(Debug, Serialize)]
 struct TableStatus {
     table: String,
-    /// Whether it has parts of this Rollout.
+    /// Whether it has changes for this Rollout.
     is_changed: bool,
     gloo: Verdict,
     routes: Vec<RouteState>,
@@ -91,7 +91,7 @@ struct Verdict {
     is_bad: bool,
 }
 
-/// Parts of a Rollout that was deleted or does not select the table.
+/// Changes for a Rollout that was deleted or does not select the table.
 #[derive(Debug, Serialize)]
 struct LeftBehind {
     table: String,
@@ -310,7 +310,7 @@ fn text(report: &Report) -> String {
     let mut text = overview(&report.rollouts, &rows);
     for LeftBehind { table, rollout } in &report.left_behind {
         let message = format!(
-            "RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}"
+            "RouteTable {table} has changes for Rollout {rollout}, which was deleted or does not select it: run restore {rollout}"
         );
         text += &output::line(YELLOW, "left behind", &message);
     }

@@ -675,7 +675,7 @@ fn start(rollout: &mut Rollout) {
     let status = &mut rollout.status;
     if status.stable_rs.is_empty() {
         STABLE.clone_into(&mut status.stable_rs);
-        // The first deployment swaps the Services too, starting from an empty status, which counts as pong.
+        // The controller swaps ping and pong in the first deployment too. It takes the empty status for pong.
         "ping".clone_into(&mut status.canary.stable_ping_pong);
     }
     if status.current_pod_hash.is_empty() || status.is_promoted() {

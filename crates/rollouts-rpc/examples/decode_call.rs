@@ -1,5 +1,5 @@
 //! Counts the allocations of decoding a recorded call after earlier calls, and measures the same in gobwire. `cargo xtask bench` runs
-//! it. The time that the plugin takes is measured by `decode_time` in the plugin's package.
+//! it. `decode_time` in `crates/plugin-bin` measures how long the plugin takes for the same call.
 //!
 //! Arguments: the recording, and the start and end of the call in it. It prints the allocations of this crate, including the conversion
 //! to domain types, and then the nanoseconds and allocations of gobwire for its dynamic value.

@@ -176,7 +176,7 @@ impl MemoryHost {
         (self.session, self.plugin)
     }
 
-    /// Calls Quit and returns how the plugin's end ended.
+    /// Calls Quit and returns the result of the plugin's session.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl MemoryHost {
         self.hang_up().await
     }
 
-    /// Closes the connection without Quit and returns how the plugin's end ended.
+    /// Closes the connection without Quit and returns the result of the plugin's session.
     ///
     /// # Errors
     ///

@@ -249,7 +249,7 @@ pub enum Refusal {
         "managed route {0} matches no request of the routes that forward to the stable Service: correct the match of the step"
     )]
     NoRequest(String),
-    /// A percentage that is none, or at which no request is copied.
+    /// An invalid percentage, or one at which no request is copied.
     #[error("managed route {managed}: percentage is {percentage}: use 1 to 100")]
     Percentage {
         /// The managed route.

@@ -4,6 +4,8 @@
 //! exceeds a limit with it, or would exceed one at a later step as far as that can be computed now. A plan that moves
 //! traffic back to stable is never refused.
 
+use std::io;
+
 use serde_json::Value;
 
 use crate::error::Refusal;
@@ -99,7 +101,19 @@ fn refuse(what: &'static str, needed: usize, limit: usize, routes: usize) -> Res
     })
 }
 
-/// Bytes of a value as JSON.
+/// Bytes of a value as JSON. A text for each route would be most of what a plan allocates.
 fn length(value: &Value) -> usize {
-    value.to_string().len()
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    let written = serde_json::to_writer(&mut counter, value);
+    written.map_or(usize::MAX / 4, |()| counter.0)
 }

@@ -102,8 +102,8 @@ impl Owner {
 }
 
 impl Ownership {
-    /// Reads the labels of a route; `None` for a route that the table's owner wrote. So is a route with a label value that
-    /// the plugin never writes, such as an empty one.
+    /// Reads the labels of a route; `None` for a route that the table's owner wrote. Also `None` if a label has a value
+    /// that the plugin never writes, such as an empty one.
     pub(crate) fn of(route: &Value) -> Option<Self> {
         let labels = route.get("labels")?;
         let label = |key| {

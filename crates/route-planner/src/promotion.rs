@@ -71,8 +71,8 @@ pub enum Readiness {
         /// Number of Pods of the canary Service.
         wanted: usize,
     },
-    /// Traffic may not stay on the canary Service: it has no ready endpoint, or one that is not a new Pod. Or an endpoint does
-    /// not name its Pod, as for a Service without a selector.
+    /// Traffic must not stay on the canary Service: it has no ready endpoint, or one of a Pod that is not new. Or an endpoint of
+    /// either Service names no Pod, as for a Service without a selector.
     Broken,
 }
 
@@ -125,7 +125,7 @@ pub enum Decision {
     Complete,
     /// Send traffic to the stable Service: the `timeout` has passed, and at least half of the canary's Pods are ready behind it.
     TimedOut,
-    /// Send traffic to the stable Service at once, because it may not stay on the canary Service.
+    /// Send traffic to the stable Service at once, because it must not stay on the canary Service.
     WriteNow,
 }
 

@@ -318,7 +318,7 @@ pub(crate) fn stable_from_canary<'a>(
 /// Moves the shares of the canary and of the `applied` experiment to the stable destination. This needs no record. `None` if
 /// the list has neither.
 ///
-/// If subsets by Pods distinguish the roles, the subset of stable is removed too, unless `keeps_subset` is set.
+/// If subsets by Pod hash distinguish the roles, the subset of stable is removed too, unless `keeps_subset` is set.
 pub(crate) fn without_canary<'a>(
     live: &DestinationList<'a>,
     roles: &Roles<'a>,

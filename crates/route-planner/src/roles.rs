@@ -327,7 +327,7 @@ impl<'a> Role<'a> {
         Ok(self.copy_of(anchor))
     }
 
-    /// Checks that the hash of the Pods is known, if subsets by Pods distinguish the roles.
+    /// Checks that the hash of the Pods is known, if subsets by Pod hash distinguish the roles.
     ///
     /// # Errors
     /// Returns `Err` if it is not.
@@ -415,7 +415,7 @@ impl<'a> Role<'a> {
             .collect()
     }
 
-    /// Whether an owner lists this destination for this role. If subsets by Pods distinguish the roles, that is the Service
+    /// Whether an owner lists this destination for this role. If subsets by Pod hash distinguish the roles, that is the Service
     /// of both.
     pub(crate) fn is_listed_as(&self, destination: &Destination<'_>) -> bool {
         let fits = |pattern: &Pattern<'_>| pattern.fits(destination);

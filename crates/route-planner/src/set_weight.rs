@@ -529,7 +529,7 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
         for (at, destination) in owner_list.destinations.iter().enumerate() {
             let is_anchor = destination.is_same(anchor);
             let mine = ours.iter().find(|(_, mine, _)| destination.is_same(mine));
-            // If subsets by Pods distinguish the roles, the anchor is in neither role.
+            // With subsets by Pod hash, stable and canary are copies of the anchor, so the anchor itself gets weight 0.
             let Some(weight) = mine
                 .map(|(_, _, weight)| *weight)
                 .or(is_anchor.then_some(0))

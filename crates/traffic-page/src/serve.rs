@@ -38,7 +38,7 @@ pub enum DemoError {
         source: io::Error,
     },
     /// A socket or a signal handler failed.
-    #[error("the server of the page: {0}")]
+    #[error("the web server of the page failed: {0}")]
     Server(#[from] io::Error),
     /// The stage failed.
     #[error("{0}")]

@@ -35,7 +35,7 @@ pub struct Reference {
 /// What proves that a tag is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// A 404. The registry checks the permission to read before it looks, and it looks only in its own storage.
+    /// A 404. The registry checks the permission to read before it looks up the tag, and fetches from no other registry.
     Authorized,
     /// A 404, and a list of tags that can be read. A client without permission may get the same 404.
     TagList,

@@ -222,7 +222,7 @@ fn a_conflict_replaces_the_delegating_route() {
           c: {http: [{name: good, matchers: [{uri: {prefix: /shop/a}}], directResponse: {status: 200}}, {name: bad, matchers: [{uri: {prefix: /other}}], directResponse: {status: 200}}]}}",
         &["x: root/all=/shop! root/rest=/"],
         &[
-            "RouteTable shop/root: spec.http[0].delegate: no request meets these matchers and those of RouteTable shop/c: spec.http[1]",
+            "RouteTable shop/root: spec.http[0].delegate: no request matches these matchers and those of RouteTable shop/c: spec.http[1]",
         ],
     );
     // One of two matchers can be met, so there is no conflict.
@@ -239,7 +239,7 @@ fn a_conflict_replaces_the_delegating_route() {
           d: {http: [{name: bad, matchers: [{uri: {prefix: /shop/b}}], directResponse: {status: 200}}]}}",
         &["x: c/good=/shop c/down=/shop/a!"],
         &[
-            "RouteTable shop/c: spec.http[1].delegate: no request meets these matchers and those of RouteTable shop/d: spec.http[0]",
+            "RouteTable shop/c: spec.http[1].delegate: no request matches these matchers and those of RouteTable shop/d: spec.http[0]",
         ],
     );
 }

@@ -1,4 +1,4 @@
-//! Garbage collection: executes the decisions of the [`Collector`], which restores tables that have parts of Rollouts that
+//! Garbage collection: executes the decisions of the [`Collector`], which restores tables that have marks of Rollouts that
 //! were deleted or no longer use the plugin.
 
 use std::collections::{BTreeMap, BTreeSet};

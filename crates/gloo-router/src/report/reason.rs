@@ -19,7 +19,7 @@ pub enum Reason {
     PromotionReleased,
     /// A promotion is held for longer than `timeout`.
     PromotionGuardTimeout,
-    /// A table has parts of a Rollout that was deleted or no longer uses the plugin.
+    /// A table has changes that the plugin made for a Rollout that was deleted or no longer uses the plugin.
     OrphanedTraffic,
     /// Such parts were removed from a table.
     TrafficRestored,

@@ -135,7 +135,7 @@ impl Background {
     /// something else.
     pub(super) fn suspend(&self, rollout: &Rollout) -> TakenOver {
         let rollout = from_rpc::key(rollout);
-        // In this order: a write that begins now finds no standing intent.
+        // Suspend first: a write that begins between the two lines must find no standing intent.
         self.standing().suspend(&rollout);
         self.outside.take_over(&rollout)
     }

@@ -17,7 +17,7 @@ use crate::lock;
 #[derive(Debug, Default)]
 pub(super) struct OutsideWrites(Mutex<HashMap<ObjectKey, Vec<Under>>>);
 
-/// A write that is under way: it may send requests while `permit` lasts, and has ended when the sender of `end` is dropped.
+/// A write in progress: it may send requests until `permit` is withdrawn, and has ended when the sender of `end` is dropped.
 #[derive(Debug)]
 struct Under {
     number: u64,
@@ -37,7 +37,7 @@ impl OutsideWrites {
         with_permit(permit, work).await
     }
 
-    /// Notes a write for `rollout` that may be sent while `permit` lasts. It has ended when the value is dropped.
+    /// Notes a write for `rollout` that may be sent until `permit` is withdrawn. It has ended when the returned value is dropped.
     pub(super) fn begin(&self, rollout: &ObjectKey, permit: Permit) -> Running<'_> {
         let (sender, end) = watch::channel(());
         let mut writes = lock(&self.0);

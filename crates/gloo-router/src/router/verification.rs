@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 impl<S: Store> GlooRouter<S> {
-    /// Observes a request in all selected tables, in their order.
+    /// Compares each selected table with what the call asks for: one observation for each, in the order of the tables.
     pub(super) async fn observe_all(
         &self,
         request: &mut Request,

@@ -104,6 +104,34 @@ async fn b15_set_weight_restores_a_lost_header_route() {
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
 }
 
+/// Today's CRD refuses such a route. If a newer one does not, the testers keep their version until the route is corrected.
+#[tokio::test]
+async fn a_header_route_before_a_route_that_cannot_be_read_stays() {
+    let named = |name: &str| {
+        let mut route = route_to("web");
+        route["name"] = name.into();
+        route
+    };
+    let fixture = Fixture::new([table("shop", vec![named("r"), named("s")])]);
+    let mut rollout = header_rollout(select_shop());
+    fixture.set_header(&rollout, &header("1")).await.unwrap();
+    assert_eq!(fixture.routes(&key()), ["hdr", "r", "hdr-2", "s"]);
+    let mut broken = fixture.store.table(&key()).unwrap();
+    broken["spec"]["http"][1]["forwardTo"] = json!({"destinations": 5});
+    fixture.store.put(broken).unwrap();
+    let before = fixture.spec(&key());
+    let step = CanaryStep {
+        set_weight: Some(25),
+        ..CanaryStep::default()
+    };
+    canary(&mut rollout).steps.push(step);
+    rollout.status.current_step_index = Some(1);
+    let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
+    let expect = "route r cannot be read: forwardTo.destinations is not a list";
+    assert!(error.contains(expect), "{error}");
+    assert_eq!(fixture.spec(&key()), before);
+}
+
 #[tokio::test]
 async fn b17_a_removed_header_route_stays_removed_until_the_next_pass() {
     let fixture = Fixture::new([shop()]);
