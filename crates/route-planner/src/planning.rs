@@ -47,7 +47,7 @@ pub(crate) fn plan(
     Ok(assembly.finish())
 }
 
-/// Whether `intent` asks that nothing is rolled out, so that tables become what their owners wrote. If subsets by Pods
+/// Whether `intent` asks that nothing is rolled out, so that tables become what their owners wrote. If subsets by Pod hash
 /// distinguish the versions, that is not so as long as Pods of two versions may exist.
 pub fn is_rest(config: &PluginConfig, intent: &Intent) -> bool {
     Roles::new(config, intent).is_ok_and(|roles| roles.is_rest(intent))
