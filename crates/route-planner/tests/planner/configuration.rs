@@ -573,3 +573,26 @@ fn each_entry_that_selects_no_route_is_named() {
         ],
     );
 }
+
+#[test]
+fn an_entry_whose_routes_do_not_forward_to_the_rollout_is_idle() {
+    let route = |name: &str, service: &str| {
+        let destination = json!({"ref": {"name": service, "namespace": "shop"}});
+        json!({"name": name, "forwardTo": {"destinations": [destination]}})
+    };
+    let table = json!({
+        "metadata": {"name": "shop", "namespace": "shop"},
+        "spec": {"http": [route("main", "reviews"), route("other", "ratings")]},
+    });
+    let tables = [RouteTableDoc::from_value(table).unwrap()];
+    let intent = crate::table::intent("shop/reviews", 25, 100, vec![]);
+    for (names, expect) in [
+        (vec!["main", "other"], vec!["routeSelector name: other"]),
+        (vec!["main"], vec![]),
+        // Then every plan says that no route forwards to the Rollout.
+        (vec!["other"], vec![]),
+    ] {
+        let config = with(json!({"routeSelector": {"names": names}})).unwrap();
+        assert_eq!(config.routes().idle(&config, &intent, &tables), expect);
+    }
+}

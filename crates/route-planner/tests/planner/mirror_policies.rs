@@ -161,7 +161,12 @@ fn without_mirror_routes_policies_are_not_read() {
 /// Checks what a foreign policy with these selectors selects of the mirror route; `None` if the policy does not prevent it.
 #[track_caller]
 fn check_foreign(selectors: Value, expect: Option<&str>) {
-    let plan = mirrored(&table(), &get(None));
+    check_foreign_of(&table(), selectors, expect);
+}
+
+#[track_caller]
+fn check_foreign_of(table: &Table, selectors: Value, expect: Option<&str>) {
+    let plan = mirrored(table, &get(None));
     let changes = plan.policy_changes(&[foreign(json!({"applyToRoutes": selectors}))]);
     let expect = match expect {
         None => Ok(1),
@@ -189,11 +194,15 @@ fn a_foreign_policy_that_selects_routes_by_label() {
         json!([{"route": {"labels": {"team": "a"}, "namespace": "other"}}]),
         None,
     );
+    let of_workspace = json!([{"route": {"workspace": "prod"}}]);
     // The table's workspace is not known without a status.
-    check_foreign(
-        json!([{"route": {"workspace": "prod"}}]),
-        Some("its labels"),
-    );
+    check_foreign(of_workspace.clone(), Some("its labels"));
+    for (workspace, expect) in [("prod", Some("its labels")), ("dev", None)] {
+        let mut table = table();
+        table.set_status(json!({"ownedByWorkspace": workspace}));
+        check_foreign_of(&table, of_workspace.clone(), expect);
+        check_foreign_of(&table, json!([labels("a")]), Some("its labels"));
+    }
 }
 
 #[test]

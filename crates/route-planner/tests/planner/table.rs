@@ -132,6 +132,10 @@ impl Table {
         self.written(&before);
     }
 
+    pub(crate) fn set_status(&mut self, status: Value) {
+        self.document["status"] = status;
+    }
+
     pub(crate) fn annotate(&mut self, text: &str) {
         self.document["metadata"]["annotations"] = json!({ ANNOTATION: text });
     }
