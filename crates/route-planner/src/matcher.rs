@@ -550,4 +550,40 @@ mod tests {
             Err(DELEGATED),
         );
     }
+
+    #[test]
+    fn a_source_includes_the_requests_of_its_copies() {
+        let check = |wide: Value, narrow: Value, expect: bool| {
+            let route = |matcher: &Value| json!({ "matchers": [matcher] });
+            let found = includes(&route(&wide), &route(&narrow));
+            assert_eq!(found, expect, "{wide} includes {narrow}");
+        };
+        let (a, b) = (json!({"name": "a"}), json!({"name": "b"}));
+        check(json!({}), json!({"method": "GET"}), true);
+        check(json!({"method": "GET"}), json!({}), false);
+        check(
+            json!({"name": "x", "method": "GET"}),
+            json!({"method": "GET"}),
+            true,
+        );
+        check(json!({"headers": [a]}), json!({"headers": [b, a]}), true);
+        check(json!({"headers": [a, b]}), json!({"headers": [a]}), false);
+        let uri = |kind: &str, path: &str| json!({"uri": {kind: path}});
+        check(uri("prefix", "/a"), uri("exact", "/a/b"), true);
+        check(uri("prefix", "/a"), uri("prefix", "/b"), false);
+        check(uri("prefix", "/"), uri("regex", "/b.*"), true);
+        check(uri("regex", "/a.*"), uri("regex", "/a.*"), true);
+        check(uri("regex", "/a.*"), uri("regex", "/b.*"), false);
+        check(uri("exact", "/a"), uri("exact", "/a"), true);
+        check(uri("exact", "/a"), uri("exact", "/b"), false);
+        // Without matchers, a route serves every request.
+        assert!(includes(
+            &json!({}),
+            &json!({"matchers": [uri("exact", "/a")]})
+        ));
+        assert!(!includes(
+            &json!({"matchers": [uri("exact", "/a")]}),
+            &json!({"matchers": []})
+        ));
+    }
 }
