@@ -309,11 +309,13 @@ impl<'a> Destination<'a> {
                 reference.insert("cluster".to_owned(), json!(object.cluster));
             }
         }
+        let has_port = Port::of(&raw).as_ref() == port;
         if let Value::Object(fields) = &mut raw {
             if kind_in(fields) != object.kind {
                 fields.insert("kind".to_owned(), json!(object.kind));
             }
-            if let Some(port) = port {
+            // The owner's port may have fields of a newer Gloo.
+            if let Some(port) = port.filter(|_| !has_port) {
                 fields.insert("port".to_owned(), json!(port));
             }
             match subset {

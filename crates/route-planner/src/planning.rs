@@ -82,7 +82,10 @@ fn set_weight(
     let update = growth.limit(intent.managed.update);
     let managed = managed_routes::reconcile(&state, &weights.targets, update);
     let managed = managed.or_else(|refusal| {
-        weights.left.push(refusal);
+        // The route itself may have been refused for the same reason.
+        if !weights.left.contains(&refusal) {
+            weights.left.push(refusal);
+        }
         managed_routes::reconcile(&state, &weights.targets, ManagedRouteUpdate::KeepExisting)
     });
     let managed = managed.map_err(refused)?;

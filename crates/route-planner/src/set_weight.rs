@@ -243,6 +243,10 @@ impl<'a> WeightPlan<'a> {
             let mut entry = route_state.new_entry();
             if let Some(old) = route_state.entry {
                 entry.split = old.split;
+                if old.name == entry.name && old.matchers == entry.matchers {
+                    // If only other routes moved, the record does not have to change.
+                    entry.position = old.position;
+                }
             }
             match (update, route_state.entry, route_state.split) {
                 (RecordUpdate::Keep, Some(_), _) => record.keep(entry),
@@ -579,6 +583,14 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
             destinations,
             form: ListForm::Listed,
         };
+        // The list equals the owner's, so nothing has to be recorded, with two exceptions: while ping and pong are
+        // exchanged, only the record says that the route is split; and if the owner lists the canary with exactly these
+        // weights, the record says that the owner wrote them.
+        let mut others = ours.iter().filter(|(_, mine, _)| !mine.is_same(anchor));
+        let lists_canary = others.any(|(_, mine, _)| owner_list.contains(mine));
+        if list.equals(owner_list) && self.roles.stable.is(anchor) && !lists_canary {
+            return Ok(PlannedList { list, update: None });
+        }
         let draft = SplitDraft {
             // Keep the share for which the originals were written: the owner may have changed the weights of others since.
             share: match route_state.split {
@@ -681,14 +693,22 @@ fn rebalanced<'a>(
     let active = active.filter(|it| !it.is_explicit_zero());
     let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
     let is_changed = split.share != share && broken_weight_rule(&weights, |_| None).is_some();
-    let Some(stable) = split.originals.first().filter(|_| is_changed && share > 0) else {
+    let Some((stable, others)) = split.originals.split_first().filter(|_| is_changed) else {
         return owner_list;
     };
+    let is = |it: &Destination<'a>, original: &Original| {
+        it.is_recorded_as(&original.destination, split.distinction)
+    };
+    // The owner's own weights of the canary and of experiments stay.
+    let others = owner_list.destinations.iter().filter(|it| {
+        let mut others = others.iter();
+        !is(it, stable) && others.any(|other| is(it, other))
+    });
+    let others = others.filter_map(Destination::nonzero_weight);
+    let rest = share.saturating_sub(others.fold(0, u32::saturating_add));
     for destination in &mut owner_list.destinations {
-        if destination.is_recorded_as(&stable.destination, split.distinction)
-            && destination.nonzero_weight().is_some()
-        {
-            *destination = destination.clone().with_weight(Some(share));
+        if rest > 0 && is(destination, stable) && destination.nonzero_weight().is_some() {
+            *destination = destination.clone().with_weight(Some(rest));
         }
     }
     owner_list

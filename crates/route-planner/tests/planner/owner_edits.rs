@@ -88,3 +88,44 @@ fn an_idle_destination_is_restored_as_it_was_written() {
     }
     assert_eq!(table.document()["spec"].to_string(), spec.to_string());
 }
+
+/// A route in front of a split route is no reason to write the annotation again.
+#[test]
+fn a_route_is_inserted_before_a_split_route() {
+    let mut table = Table::new(
+        "shop/shop",
+        table::expand(json!({"http": [route("r", "/", json!(["reviews"]))]})),
+    );
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    let mut spec = table.document()["spec"].clone();
+    let inserted = route("new", "/new", json!([{"ref": {"name": "other"}}]));
+    spec["http"].as_array_mut().unwrap().insert(0, inserted);
+    table.replace_spec(spec);
+    let plan = table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    assert!(plan.is_noop(), "{:?}", plan.edits);
+}
+
+#[test]
+fn a_share_that_is_too_small_for_a_weight_is_not_recorded() {
+    let http = json!([route("r", "/", json!(["reviews 1", "legacy 99"]))]);
+    let mut table = Table::new("shop/shop", table::expand(json!({ "http": http })));
+    let plan = table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    assert!(plan.is_noop(), "{:?}", plan.edits);
+}
+
+#[test]
+fn the_copy_of_a_destination_has_its_port_with_unknown_fields() {
+    let destination = |name: &str, weight: u32| json!({"ref": {"name": name, "namespace": "shop"}, "port": {"number": 80, "future": true}, "weight": weight});
+    let http = |all: Value| json!([route("r", "/", all)]);
+    let split = http(json!([
+        destination("reviews", 75),
+        destination("reviews-canary", 25)
+    ]));
+    check_with(
+        json!({"stableDestination": {"port": {"number": 80}}}),
+        http(json!([destination("reviews", 100)])),
+        split.clone(),
+        25,
+        split,
+    );
+}

@@ -353,3 +353,21 @@ fn t23_a_route_takes_80_bytes_of_the_record() {
             .is_none_or(|all| !all.contains_key(ANNOTATION))
     );
 }
+
+#[test]
+fn a_refusal_of_a_route_and_of_its_header_route_is_one() {
+    let destinations = json!([
+        "reviews 25",
+        {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": 81}, "weight": 25},
+        "reviews-canary 50",
+    ]);
+    let spec = json!({"http": [{"name": "r", "forwardTo": {"destinations": destinations}}]});
+    let table = Table::new("mesh/shop", table::expand(spec));
+    let mut intent = table::intent("shop/reviews", 25, 100, vec![]);
+    let step =
+        json!({"name": "hdr", "match": [{"headerName": "x", "headerValue": {"exact": "1"}}]});
+    intent.managed.in_force = vec![table::header_route(&step)];
+    intent.managed.order = vec!["hdr".to_owned()];
+    let plan = plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap();
+    assert_eq!(plan.left().count(), 1);
+}
