@@ -146,9 +146,9 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         endpoints: &[Endpoint],
         pods: &mut KnownPods,
     ) -> Option<Readiness> {
-        let seen = endpoints.iter().filter_map(|it| it.pod.clone());
-        let seen: BTreeSet<String> = seen.collect();
-        if !seen.iter().all(|pod| pods.knows(pod)) {
+        let seen = endpoints.iter().filter_map(|it| it.pod.as_deref());
+        if !seen.clone().all(|pod| pods.knows(pod)) {
+            let seen = seen.map(str::to_owned).collect();
             match self.within(self.router.new_pods(promotion)).await {
                 Ok(new) => *pods = KnownPods { new, seen },
                 Err(error) => {
@@ -180,7 +180,7 @@ struct KnownPods {
 }
 
 impl KnownPods {
-    fn knows(&self, pod: &String) -> bool {
+    fn knows(&self, pod: &str) -> bool {
         self.new.contains(pod) || self.seen.contains(pod)
     }
 }
@@ -197,7 +197,7 @@ mod tests {
             new: pods(&["new"]),
             seen: pods(&["new", "old"]),
         };
-        let known = ["new", "old", "another"].map(|pod| known.knows(&pod.to_owned()));
+        let known = ["new", "old", "another"].map(|pod| known.knows(pod));
         assert_eq!(known, [true, true, false]);
     }
 }

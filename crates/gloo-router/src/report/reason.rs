@@ -21,7 +21,7 @@ pub enum Reason {
     PromotionGuardTimeout,
     /// A table has changes that the plugin made for a Rollout that was deleted or no longer uses the plugin.
     OrphanedTraffic,
-    /// Such parts were removed from a table.
+    /// Such changes were removed from a table.
     TrafficRestored,
     /// The annotation of a table cannot be read.
     UnreadableRecord,

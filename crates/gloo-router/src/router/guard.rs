@@ -4,9 +4,9 @@
 //! During a hold the canary Service gets all traffic. Writing nothing would not do: after `promote --full` at 40 % the other
 //! 60 % would be sent to the old Pods.
 //!
-//! SetWeight returns `Ok`, so that the controller goes on with the rest of its reconcile. VerifyWeight returns "not verified", so that the
-//! controller calls again every 10 s: after a restart, the new process holds or releases with the next call. With "not
-//! implemented" the table could stay as it is for up to 15 minutes.
+//! SetWeight returns `Ok`, so that the controller goes on with the rest of its reconcile. VerifyWeight returns "not
+//! verified", so that the controller calls again every 10 s: after a restart, the new process holds or releases with the next
+//! call. With "not implemented" the table could stay as it is for up to 15 minutes.
 
 use std::{
     collections::{BTreeSet, HashMap},

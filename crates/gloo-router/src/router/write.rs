@@ -46,6 +46,8 @@ pub(super) struct RepairScope<'t> {
 /// A write of another call that is part of our patch. A later call of its Rollout waits until the patch has ended.
 struct Carried<'w> {
     accepted: Accepted,
+    /// Whether the Rollout was read after the last wait, and is still the one of the call.
+    is_current: bool,
     _running: Running<'w>,
 }
 
@@ -322,6 +324,8 @@ impl<S: Store> GlooRouter<S> {
                 None => (write.plan.to_json_patch(), write.plan.hands_back),
                 Some(newer) => {
                     carried.extend(self.carry(&guard, urgency));
+                    // After a conflict time has passed again.
+                    carried.iter_mut().for_each(|it| it.is_current = false);
                     let combined = loop {
                         let own = (&request.config, &request.intent, &mut write);
                         let others = carried.iter_mut().map(|it| {
@@ -386,6 +390,7 @@ impl<S: Store> GlooRouter<S> {
                 .outside
                 .begin(&accepted.offer.request.rollout, Permit::default()),
             accepted,
+            is_current: false,
         });
         carried.collect()
     }
@@ -399,11 +404,13 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Vec<Carried<'w>> {
         let mut writable = Vec::new();
-        for (it, error) in carried.into_iter().zip(errors) {
+        for (mut it, error) in carried.into_iter().zip(errors) {
             let Offer { request, write } = &it.accepted.offer;
             let failure = match error {
                 Some(error) => Some(error.into()),
-                None if write.plan.adds_share(&request.intent) => {
+                // Once for each write, however often it is planned again.
+                None if !it.is_current && write.plan.adds_share(&request.intent) => {
+                    it.is_current = true;
                     self.outdated(request, deadline).await
                 }
                 None => None,
