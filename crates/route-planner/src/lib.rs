@@ -36,6 +36,7 @@
 #![doc = include_str!("../README.md")]
 
 mod admissible;
+mod applied_again;
 mod config;
 mod destinations;
 mod error;

@@ -396,7 +396,10 @@ fn replace(
         ..ManagedRoutePlan::default()
     };
     match list.edits() {
-        Some(edits) => managed.edits = edits,
+        Some((edits, warnings)) => {
+            managed.edits = edits;
+            managed.warnings.extend(warnings);
+        }
         None => {
             managed.has_routes = true;
             managed.warnings.push(Warning::OnlyManagedRoutes);

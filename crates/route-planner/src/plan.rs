@@ -319,6 +319,15 @@ pub enum Warning {
     /// removes it (`createTemplateService` and `persistExperimentStatus` in `experiments/` of Argo Rollouts 1.10.1). A retry
     /// creates a new experiment.
     UnnamedService,
+    /// Managed routes of two Rollouts are for the same requests, and the second one gets none.
+    Unreached {
+        /// The name of the second one.
+        route: String,
+        /// The name of the first one.
+        by: String,
+        /// The Rollout of the first one.
+        rollout: ObjectKey,
+    },
     /// The table has no http routes except managed ones. They stay, because a table without routes is invalid.
     OnlyManagedRoutes,
 }
@@ -449,6 +458,10 @@ impl fmt::Display for Warning {
             ),
             Self::UnnamedService => f.write_str(
                 "an experiment's Service has no name and gets no traffic: declare a containerPort; if there is one, abort and retry the rollout",
+            ),
+            Self::Unreached { route, by, rollout } => write!(
+                f,
+                "managed route {route} gets no requests: managed route {by} of Rollout {rollout} is before it and has the same matchers; give the step of one of them another match"
             ),
             Self::OnlyManagedRoutes => f.write_str(
                 "the table has no http routes except managed ones, which stay because a table needs at least one: restore the owner's routes or delete the table",

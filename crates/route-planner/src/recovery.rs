@@ -21,6 +21,8 @@
 //! reviews-canary inserted   legacy           20           legacy   20
 //! ```
 //!
+//! A list that the owner has applied in place of the split one is the owner's as it is: see [`crate::applied_again`].
+//!
 //! Without a record, only the live list is left:
 //!
 //! - [`without_applied`] compares its weights with those that the Rollout's status says were set. If they are equal,
@@ -36,7 +38,7 @@ use crate::destinations::{
 use crate::intent::AppliedWeights;
 use crate::record::{Original, Split, StableInList};
 use crate::roles::{Role, Roles};
-use crate::weight;
+use crate::weight::{self, Shares};
 
 /// What [`recover`] finds.
 pub(crate) enum Recovered<'a> {
@@ -81,13 +83,11 @@ pub(crate) fn recover<'a>(
         let idle = split.idle.iter().map(recorded);
         !split.foreign.contains(&place) && !idle.into_iter().any(|(_, it)| destination.is_same(&it))
     };
-    // The owner wrote no list before the split and has applied the same manifest again.
-    let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
     let mut ours = live.destinations.iter();
     let is_ours =
         |it: &Destination<'a>| is_added(it) || is_original(it) || roles.stable.is_listed_as(it);
     // Nothing of the split is left. To insert the stable destination would revert the edit of the owner.
-    if !was_reapplied && !ours.any(is_ours) {
+    if !ours.any(is_ours) {
         return Recovered::Repointed;
     }
 
@@ -236,15 +236,7 @@ pub(crate) fn without_applied<'a>(
     roles: &Roles<'a>,
     applied: &'a AppliedWeights,
 ) -> Option<DestinationList<'a>> {
-    let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
-    let canary = u32::try_from(applied.canary).unwrap_or(0);
     let additional = additional_roles(roles, applied);
-    let parts = |(_, weight): &(Role<'_>, i32)| u32::try_from(*weight).unwrap_or(0);
-    let wanted: Vec<u32> = additional.iter().map(parts).collect();
-    // Stable alone with the whole share is what owners write, so equal weights prove nothing.
-    if canary == 0 && wanted.iter().all(|weight| *weight == 0) {
-        return None;
-    }
     let of = |role: &Role<'_>| {
         let mut found = live.destinations.iter().filter(|it| role.is(it));
         (found.next(), found.next())
@@ -256,7 +248,7 @@ pub(crate) fn without_applied<'a>(
         roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
     };
     let share = share_of(live, |it| roles.stable.is(it) || is_ours(it));
-    let shares = weight::split(share, canary, max, &wanted);
+    let shares = applied_shares(share, roles, applied)?;
     let has = |role: &Role<'_>, weight: u32| match of(role) {
         // Planning removes a destination whose weight is 0.
         (None, None) => weight == 0,
@@ -281,6 +273,24 @@ pub(crate) fn without_applied<'a>(
         destinations,
         form: ListForm::Listed,
     })
+}
+
+/// How planning divided a `share` for the weights that were `applied`. `None` if stable got all of it: equal weights prove nothing
+/// then, since stable alone with the whole share is what owners write.
+pub(crate) fn applied_shares<'a>(
+    share: u32,
+    roles: &Roles<'a>,
+    applied: &'a AppliedWeights,
+) -> Option<Shares> {
+    let max = u32::try_from(applied.total()).ok()?;
+    let canary = u32::try_from(applied.canary).unwrap_or(0);
+    let additional = additional_roles(roles, applied);
+    let wanted = additional
+        .iter()
+        .map(|(_, weight)| u32::try_from(*weight).unwrap_or(0));
+    let wanted: Vec<u32> = wanted.collect();
+    let is_split = canary > 0 || wanted.iter().any(|weight| *weight > 0);
+    is_split.then(|| weight::split(share, canary, max, &wanted))
 }
 
 /// Recovers the owner's list of a route without a record that sends its whole share to the canary: the stable destination is

@@ -24,6 +24,7 @@ use std::collections::{HashMap, HashSet};
 
 use gloo_types::{DocumentError, RouteTableDoc};
 
+use crate::applied_again::is_applied_again;
 use crate::config::PluginConfig;
 use crate::destinations::{
     Destination, DestinationList, Distinction, Malformed, ReadContext, check_destination,
@@ -196,6 +197,13 @@ impl<'a> TableState<'a> {
             {
                 split = copies.split_of(record, read.route.protocol, live);
             }
+            if let (Some(recorded), Ok(Some(live))) = (split, &read.list) {
+                let default = reader.default_of(&read.route);
+                let applied = self.intent.applied.as_ref();
+                if is_applied_again(live, recorded, &self.roles, default, applied) {
+                    split = None;
+                }
+            }
             let action = match (read.list, claim) {
                 (Err(refusal), _) => Action::Unreadable(refusal),
                 (Ok(None), _) => Action::NotForwarding(read.route.other_action()),
@@ -273,9 +281,7 @@ impl<'a> TableState<'a> {
         if self.records.problem.is_some() {
             return Relation::RecordUnreadable;
         }
-        let default = reader.default.as_ref();
-        // Gloo applies the default destination to HTTP routes only.
-        let default = default.filter(|_| route.protocol.is_http());
+        let default = reader.default_of(route);
         let mut is_split = split.is_some();
         let recovered =
             split.map(|split| recover(live, split, &self.roles, default, reader.context));
@@ -495,6 +501,11 @@ impl<'a> Reader<'a> {
                 }
             })
             .collect()
+    }
+
+    /// The default destination of a route: Gloo applies it to HTTP routes only.
+    fn default_of(&self, route: &Route<'_>) -> Option<&Destination<'a>> {
+        self.default.as_ref().filter(|_| route.protocol.is_http())
     }
 
     fn list(&self, route: &Route<'a>) -> Result<Option<DestinationList<'a>>, Malformed> {

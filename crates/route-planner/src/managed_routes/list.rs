@@ -14,6 +14,7 @@
 //!
 //! Each step is one pass over the routes, so the time grows linearly with their number.
 
+use std::collections::hash_map::Entry as HashEntry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
@@ -23,7 +24,7 @@ use crate::destinations::DestinationList;
 use crate::matcher::includes;
 use crate::mirror_policy::{Mirror, is_mirror};
 use crate::ownership::{Owner, Ownership, label_value};
-use crate::plan::Edit;
+use crate::plan::{Edit, Warning};
 
 /// The routes of a table, without the managed routes that are replaced.
 pub(super) struct RouteList<'a> {
@@ -265,11 +266,16 @@ impl<'a> RouteList<'a> {
         self.groups.iter().any(|group| !group.ours.is_empty())
     }
 
-    /// The edits that produce the list; `None` if the list would become empty.
-    pub(super) fn edits(self) -> Option<Vec<Edit>> {
-        let http = self.http;
+    /// The edits that produce the list, and its managed routes that get no requests; `None` if the list would become empty.
+    pub(super) fn edits(self) -> Option<(Vec<Edit>, Vec<Warning>)> {
+        let (http, owner) = (self.http, self.owner);
+        let has_others = self.groups.iter().any(|group| !group.others.is_empty());
         let target = self.entries();
-        (!target.is_empty() || http.is_empty()).then(|| difference(http, target))
+        let warnings = match has_others {
+            true => unreached(http, owner, &target),
+            false => Vec::new(),
+        };
+        (!target.is_empty() || http.is_empty()).then(|| (difference(http, target), warnings))
     }
 
     fn entries(self) -> Vec<Entry> {
@@ -324,6 +330,41 @@ impl RouteGroup {
         places.reverse();
         places
     }
+}
+
+/// The managed routes with the matchers of another Rollout's in front of them, if one of the two Rollouts is `owner`.
+fn unreached(http: &[Value], owner: &Owner, target: &[Entry]) -> Vec<Warning> {
+    let mut first: HashMap<String, (Owner, &Value)> = HashMap::new();
+    let mut warnings = Vec::new();
+    for entry in target {
+        let route = match entry {
+            Entry::Own(route) | Entry::Fixed(_, Some(route)) => Some(route),
+            Entry::Fixed(index, None) => http.get(*index),
+        };
+        let Some(route) = route else { continue };
+        let Some(at) = Ownership::of(route) else {
+            // What is behind an owner's route is a copy of another one.
+            first.clear();
+            continue;
+        };
+        let matchers = route.get("matchers").map(Value::to_string);
+        match first.entry(matchers.unwrap_or_default()) {
+            HashEntry::Vacant(entry) => {
+                entry.insert((at.owner, route));
+            }
+            HashEntry::Occupied(entry) => {
+                let (before, by) = entry.get();
+                if *before != at.owner && [before, &at.owner].contains(&owner) {
+                    warnings.push(Warning::Unreached {
+                        route: name_of(route).to_owned(),
+                        by: name_of(by).to_owned(),
+                        rollout: before.key(),
+                    });
+                }
+            }
+        }
+    }
+    warnings
 }
 
 /// The position of the route that would serve the requests of a mirror route: the one before which the mirror route stands or,

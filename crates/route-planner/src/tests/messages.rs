@@ -163,7 +163,12 @@ fn after_warning(it: &Warning) -> Option<Warning> {
         Warning::Repointed { .. } => Warning::RouteGone { route },
         Warning::RouteGone { .. } => Warning::Rebuilt { route },
         Warning::Rebuilt { .. } => Warning::UnnamedService,
-        Warning::UnnamedService => Warning::OnlyManagedRoutes,
+        Warning::UnnamedService => Warning::Unreached {
+            route: text("testers"),
+            by: text("testers-2"),
+            rollout: ObjectKey::new("shop", "ratings"),
+        },
+        Warning::Unreached { .. } => Warning::OnlyManagedRoutes,
         Warning::OnlyManagedRoutes => return None,
     })
 }

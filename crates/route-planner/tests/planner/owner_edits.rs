@@ -129,3 +129,138 @@ fn the_copy_of_a_destination_has_its_port_with_unknown_fields() {
         split,
     );
 }
+
+/// Splits a route with the destinations `old` at 25 % and again at 100 %, applies the owner's manifest with `new` instead, which does not
+/// touch the annotation, and checks the list at 60 % and that the table is the owner's at the end.
+#[track_caller]
+fn check_applied(old: Value, new: Value, at_60: Value) {
+    // A table has a default destination as long as a route needs one.
+    let spec = |list: &Value| {
+        let mut spec = json!({"http": [{"name": "r", "forwardTo": {}}]});
+        match list.is_null() {
+            true => spec["defaultDestination"] = json!("reviews"),
+            false => spec["http"][0]["forwardTo"]["destinations"] = list.clone(),
+        }
+        table::expand(spec)
+    };
+    for (weight, calls) in [25, 100].into_iter().flat_map(|weight| {
+        let ways: [&[i32]; 3] = [&[0], &[60, 0], &[]];
+        ways.map(|calls| (weight, calls))
+    }) {
+        let mut table = Table::new("shop/shop", spec(&old));
+        let set = |table: &mut Table, weight| {
+            let set = table.set_weight("shop/reviews", weight, 100, vec![]);
+            set.unwrap();
+        };
+        set(&mut table, weight);
+        table.replace_spec(spec(&new));
+        for weight in calls {
+            set(&mut table, *weight);
+            if *weight == 60 {
+                assert_eq!(table.document()["spec"]["http"], spec(&at_60)["http"]);
+            }
+        }
+        // A deleted Rollout.
+        table.restore("shop/reviews");
+        assert_eq!(table.document()["spec"], spec(&new), "{weight}, {calls:?}");
+        assert_eq!(table.annotation(), None);
+    }
+}
+
+#[test]
+fn an_edited_list_is_applied_and_the_annotation_stays() {
+    let both = ["reviews 20", "reviews-canary 30", "legacy"];
+    let alone = json!(["reviews 40", "reviews-canary 60"]);
+    // Weights are added, removed and changed.
+    for (old, new, at_60) in [
+        (
+            json!(["reviews 100"]),
+            json!(["reviews", "legacy"]),
+            json!(both),
+        ),
+        (
+            json!(["reviews 60", "legacy 40"]),
+            json!(["reviews", "legacy"]),
+            json!(both),
+        ),
+        (
+            json!(["reviews", "legacy"]),
+            json!(["reviews 80", "legacy"]),
+            json!(["reviews 32", "reviews-canary 48", "legacy"]),
+        ),
+        (
+            json!(["reviews"]),
+            json!(["legacy", "reviews 20"]),
+            json!(["legacy", "reviews 8", "reviews-canary 12"]),
+        ),
+        (json!(["reviews"]), json!(["reviews 100"]), alone.clone()),
+        (json!(["reviews 100"]), json!(["reviews"]), alone.clone()),
+        // What has weight 0 in the list is added and removed.
+        (
+            json!(["reviews 100", "legacy 0"]),
+            json!(["reviews 100"]),
+            alone.clone(),
+        ),
+        (
+            json!(["reviews 100", "reviews-canary 0"]),
+            json!(["reviews"]),
+            alone.clone(),
+        ),
+        (
+            json!(["reviews"]),
+            json!(["reviews 100", "reviews-canary 0"]),
+            alone.clone(),
+        ),
+        // A list takes the place of the default destination.
+        (json!(null), json!(["reviews"]), alone.clone()),
+        (json!(null), json!(["reviews 100"]), alone.clone()),
+        (json!(null), json!(["reviews", "legacy"]), json!(both)),
+        (json!(["reviews 100"]), json!(null), alone),
+    ] {
+        check_applied(old, new, at_60);
+    }
+}
+
+/// Planning gives no destination weight 0, so a list with one is not what is left of the split.
+#[test]
+fn a_split_route_is_replaced_by_one_that_lists_the_canary() {
+    let edited = json!([route(
+        "new",
+        "/new",
+        json!(["reviews 100", "reviews-canary 0"])
+    )]);
+    let http = json!([route("r", "/", json!(["reviews"]))]);
+    check(http, edited.clone(), 0, edited);
+}
+
+/// Another route with the same destinations is split too, from another list.
+#[test]
+fn one_of_two_split_routes_gets_another_name_and_other_matchers() {
+    let http = |name: &str, path: &str, first: [&str; 2], second: [&str; 2]| {
+        json!([
+            route(name, path, json!(first)),
+            route("p", "/p", json!(second))
+        ])
+    };
+    let (unset, set) = (["reviews", "legacy"], ["reviews 50", "legacy 50"]);
+    let split = |legacy: &str| {
+        json!([
+            route(
+                "new",
+                "/new",
+                json!(["reviews 37", "reviews-canary 13", "legacy"])
+            ),
+            route(
+                "p",
+                "/p",
+                json!(["reviews 37", "reviews-canary 13", legacy])
+            ),
+        ])
+    };
+    check(
+        http("r", "/", unset, set),
+        split("legacy 50"),
+        0,
+        http("new", "/new", unset, set),
+    );
+}

@@ -1,6 +1,6 @@
 //! The warnings of a plan, which the plugin logs.
 
-use route_planner::{AppliedWeights, Intent, IntentKind};
+use route_planner::{AppliedWeights, Intent, IntentKind, ManagedRouteUpdate, ManagedRoutes};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -152,7 +152,8 @@ fn edits_of_the_owner() {
         &[],
     );
     after(list(json!(["reviews-v2"])), 0, &[OWNER_EDIT]);
-    after(json!({"name": "r", "forwardTo": {}}), 50, &[OWNER_EDIT]);
+    // The default destination is the Rollout's, so the route is split from there.
+    after(json!({"name": "r", "forwardTo": {}}), 50, &[]);
     after(
         json!({"name": "other", "matchers": [{"uri": {"prefix": "/o"}}], "forwardTo": {"destinations": ["reviews"]}}),
         25,
@@ -191,4 +192,38 @@ fn a_share_that_is_too_small_to_split_has_lost_no_record() {
     let mut intent = weight(25);
     intent.applied = Some(applied);
     check(json!(["legacy 99", "reviews 1"]), &intent, &[]);
+}
+
+/// The Rollouts are sorted in front of a route, whichever of them comes first.
+#[test]
+fn managed_routes_of_two_rollouts_for_the_same_requests() {
+    let add = |table: &mut Table, rollout: &str, name: &str, value: &str| {
+        let step =
+            json!({"name": name, "match": [{"headerName": "x", "headerValue": {"exact": value}}]});
+        let route = table::header_route(&step);
+        let mut intent = table::intent(rollout, 25, 100, vec![]);
+        table.apply(&intent).unwrap();
+        intent.managed = ManagedRoutes {
+            order: vec![name.into()],
+            in_force: vec![route.clone()],
+            update: ManagedRouteUpdate::AsPlanned,
+        };
+        intent.kind = IntentKind::SetManagedRoute(route);
+        let warnings = table.apply(&intent).unwrap().warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let (reviews, ratings) = (("shop/reviews", "testers"), ("shop/ratings", "staff"));
+    let warning = "managed route testers gets no requests: managed route staff of Rollout shop/ratings is before it and has the same matchers; give the step of one of them another match";
+    for ([first, second], value, expect) in [
+        ([reviews, ratings], "1", &[warning] as &[&str]),
+        ([ratings, reviews], "1", &[warning]),
+        ([reviews, ratings], "2", &[]),
+    ] {
+        let route =
+            json!({"name": "r", "forwardTo": {"destinations": ["reviews 60", "ratings 40"]}});
+        let spec = table::expand(json!({ "http": [route] }));
+        let mut table = Table::new("shop/shop", spec);
+        assert_eq!(add(&mut table, first.0, first.1, "1"), [""; 0]);
+        assert_eq!(add(&mut table, second.0, second.1, value), expect);
+    }
 }
