@@ -1,6 +1,6 @@
 //! Values that are kept in wire format, and decoded later or never.
 
-use std::{fmt, iter, marker::PhantomData};
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -149,14 +149,17 @@ impl<T> LazyVec<T> {
 
 impl<T: Clone + DeserializeOwned> LazyVec<T> {
     /// Iterates over the elements. An element that does not fit `T` is an error, and the iteration continues after it.
-    pub fn iter(&self) -> Box<dyn Iterator<Item = Result<T, DecodeError>> + '_> {
-        match &self.0 {
-            Elems::Owned(elems) => Box::new(elems.iter().cloned().map(Ok)),
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, DecodeError>> {
+        let (owned, arrived, failed) = match &self.0 {
+            Elems::Owned(elems) => (elems.as_slice(), None, None),
             Elems::Arrived { raw, .. } => match raw.elements() {
-                Ok(elements) => Box::new(elements),
-                Err(error) => Box::new(iter::once(Err(error.into()))),
+                Ok(elements) => (&[][..], Some(elements), None),
+                Err(error) => (&[][..], None, Some(Err(error.into()))),
             },
-        }
+        };
+        // Not boxed: a boxed iterator is not `Send` in the future of an async function.
+        let owned = owned.iter().cloned().map(Ok);
+        owned.chain(arrived.into_iter().flatten()).chain(failed)
     }
 }
 

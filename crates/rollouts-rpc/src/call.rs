@@ -181,7 +181,8 @@ impl<P: MetricProvider> Dispatch for Metrics<P> {
                 measured(provider.terminate(run, metric, args.measurement).await)
             }
             MetricCall::GarbageCollect(args) => {
-                let limit = usize::try_from(args.limit).unwrap_or_default();
+                // It is not negative, and one that is too large keeps the data of all measurements.
+                let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
                 let collected = provider.garbage_collect(&args.analysis_run, &args.metric, limit);
                 Done(collected.await)
             }

@@ -12,6 +12,12 @@ use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
 pub(crate) trait Method: Copy + Send + Sync + 'static {
     const ALL: &[Self];
 
+    /// The calls of these methods.
+    type Call;
+
+    /// Returns the method of a call.
+    fn of_call(call: &Self::Call) -> Self;
+
     /// Returns the method's name in Go, without the service.
     fn name(self) -> &'static str;
 
@@ -27,24 +33,33 @@ pub(crate) trait Method: Copy + Send + Sync + 'static {
 }
 
 /// A call with its arguments.
-pub(crate) trait Call: Send + 'static {
-    type Method: Method;
+pub(crate) trait Call: Send + Sized + 'static {
+    type Method: Method<Call = Self>;
 
-    fn method(&self) -> Self::Method;
+    fn method(&self) -> Self::Method {
+        Method::of_call(self)
+    }
 
     /// Returns the namespace and name of the Rollout or AnalysisRun in the arguments.
     fn object(&self) -> Option<(&str, &str)>;
 }
 
-/// Declares a [`Method`] whose variants have the names of the methods in Go, each with the reply that can hold an error.
+/// Declares a [`Method`] whose variants have the names of the methods in Go and of the calls, each with the reply that can hold an error.
 macro_rules! methods {
-    ($(#[$attribute:meta])* $name:ident { $($method:ident $(=> $reply:ident)?),* $(,)? }) => {
+    ($(#[$attribute:meta])* $name:ident of $call:ident { $($method:ident $(=> $reply:ident)?),* $(,)? }) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum $name { $($method),* }
 
         impl Method for $name {
             const ALL: &[Self] = &[$(Self::$method),*];
+
+            type Call = $call;
+
+            fn of_call(call: &$call) -> Self {
+                // Braces match a variant of any form.
+                match call { $($call::$method { .. } => Self::$method),* }
+            }
 
             fn name(self) -> &'static str {
                 match self { $(Self::$method => stringify!($method)),* }
@@ -61,7 +76,7 @@ macro_rules! methods {
 
 methods! {
     /// The methods of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts).
-    RouterMethod {
+    RouterMethod of RouterCall {
         InitPlugin => Done,
         Type,
         UpdateHash => Done,
@@ -75,7 +90,7 @@ methods! {
 
 methods! {
     /// The methods of a metric provider (`metricproviders/plugin/rpc/rpc.go` in Argo Rollouts).
-    MetricMethod {
+    MetricMethod of MetricCall {
         InitPlugin => Done,
         Type,
         Run => Measured,
@@ -88,7 +103,7 @@ methods! {
 
 methods! {
     /// The methods of a step plugin (`rollout/steps/plugin/rpc/rpc.go` in Argo Rollouts).
-    StepMethod {
+    StepMethod of StepCall {
         InitPlugin => Done,
         Type,
         Run => Stepped,
@@ -192,19 +207,6 @@ pub(crate) enum StepCall {
 impl Call for RouterCall {
     type Method = RouterMethod;
 
-    fn method(&self) -> RouterMethod {
-        match self {
-            Self::InitPlugin => RouterMethod::InitPlugin,
-            Self::Type => RouterMethod::Type,
-            Self::UpdateHash(..) => RouterMethod::UpdateHash,
-            Self::SetWeight(..) => RouterMethod::SetWeight,
-            Self::VerifyWeight(..) => RouterMethod::VerifyWeight,
-            Self::SetHeaderRoute(..) => RouterMethod::SetHeaderRoute,
-            Self::SetMirrorRoute(..) => RouterMethod::SetMirrorRoute,
-            Self::RemoveManagedRoutes(..) => RouterMethod::RemoveManagedRoutes,
-        }
-    }
-
     fn object(&self) -> Option<(&str, &str)> {
         match self {
             Self::InitPlugin | Self::Type => None,
@@ -221,18 +223,6 @@ impl Call for RouterCall {
 impl Call for MetricCall {
     type Method = MetricMethod;
 
-    fn method(&self) -> MetricMethod {
-        match self {
-            Self::InitPlugin => MetricMethod::InitPlugin,
-            Self::Type => MetricMethod::Type,
-            Self::Run(..) => MetricMethod::Run,
-            Self::Resume(..) => MetricMethod::Resume,
-            Self::Terminate(..) => MetricMethod::Terminate,
-            Self::GarbageCollect(..) => MetricMethod::GarbageCollect,
-            Self::GetMetadata(_) => MetricMethod::GetMetadata,
-        }
-    }
-
     fn object(&self) -> Option<(&str, &str)> {
         match self {
             Self::InitPlugin | Self::Type | Self::GetMetadata(_) => None,
@@ -245,16 +235,6 @@ impl Call for MetricCall {
 
 impl Call for StepCall {
     type Method = StepMethod;
-
-    fn method(&self) -> StepMethod {
-        match self {
-            Self::InitPlugin => StepMethod::InitPlugin,
-            Self::Type => StepMethod::Type,
-            Self::Run(..) => StepMethod::Run,
-            Self::Terminate(..) => StepMethod::Terminate,
-            Self::Abort(..) => StepMethod::Abort,
-        }
-    }
 
     fn object(&self) -> Option<(&str, &str)> {
         match self {

@@ -198,21 +198,17 @@ pub(crate) fn size_of_metadata(metadata: &BTreeMap<String, String>) -> usize {
         .sum()
 }
 
-/// Returns the time after `wait` from now, without the part of a second.
-fn after(wait: Duration) -> Timestamp {
+/// Returns the time after `wait` from now, without the part of a second, or `None` if it is beyond all dates.
+fn after(wait: Duration) -> Option<Timestamp> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since_1970
-        .unwrap_or_default()
-        .saturating_add(wait)
-        .as_secs();
-    Timestamp {
-        unix_seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-    }
+    let then = since_1970.unwrap_or_default().checked_add(wait)?;
+    let unix_seconds = i64::try_from(then.as_secs()).ok()?;
+    Some(Timestamp { unix_seconds })
 }
 
 /// Returns the time of a measurement that starts or ends now.
 pub(crate) fn now() -> Option<Timestamp> {
-    Some(after(Duration::ZERO))
+    after(Duration::ZERO)
 }
 
 impl AnalysisRun {
@@ -229,11 +225,12 @@ impl AnalysisRun {
         }
     }
 
-    /// Returns the value of an argument, or `None` if there is none of this name or the controller did not resolve it.
+    /// Returns the value of an argument, or `None` if there is none of this name or the controller did not resolve it. If several
+    /// have the name, the last value counts, as in the controller (`ResolveArgs` in `utils/template`).
     #[must_use]
     pub fn arg(&self, name: &str) -> Option<&str> {
-        let mut args = self.spec.args.iter();
-        args.find(|argument| argument.name == name)?.text()
+        let mut args = self.spec.args.iter().rev();
+        args.find_map(|argument| argument.text().filter(|_| argument.name == name))
     }
 }
 
@@ -327,11 +324,12 @@ impl Measurement {
         }
     }
 
-    /// Sets when a running measurement is resumed.
+    /// Sets when a running measurement is resumed. After a wait beyond all dates, such as [`Duration::MAX`], the controller chooses the
+    /// time.
     #[must_use]
     pub fn resume_in(self, wait: Duration) -> Self {
         Self {
-            resume_at: Some(after(wait)),
+            resume_at: after(wait),
             ..self
         }
     }
@@ -382,6 +380,29 @@ mod tests {
             value_from: has_value_from.then(Default::default),
         };
         assert_eq!(argument.text(), expect);
+    }
+
+    #[test]
+    fn of_arguments_with_one_name_the_last_value_counts() {
+        let argument = |value: Option<&str>, has_value_from: bool| Argument {
+            name: "x".to_owned(),
+            value: value.map(str::to_owned),
+            value_from: has_value_from.then(Default::default),
+        };
+        let mut run = AnalysisRun::default();
+        run.spec.args = vec![
+            argument(Some("first"), false),
+            argument(Some("last"), false),
+            argument(None, true),
+        ];
+        assert_eq!(run.arg("x"), Some("last"));
+        assert_eq!(run.arg("y"), None);
+    }
+
+    #[test]
+    fn a_wait_without_end_leaves_the_time_to_the_controller() {
+        let waits = Measurement::running().resume_in(Duration::MAX);
+        assert_eq!(waits.resume_at, None);
     }
 
     #[test]

@@ -453,7 +453,7 @@ impl SerializeStruct for FieldsWriter<'_, '_> {
                 expected: "something else",
             });
         };
-        // FieldsWriter that serde skips are omitted.
+        // Fields that serde skips are omitted.
         let Some((number, (_, ty))) = fields
             .iter()
             .enumerate()

@@ -67,6 +67,18 @@ fn an_empty_list_is_empty() {
     assert_eq!(lazy.looks.iter().count(), 0);
 }
 
+/// An async function may read a list across its awaits, and its future is then `Send` only if the iterator is.
+#[test]
+fn a_list_can_be_read_by_a_task_that_changes_its_thread() {
+    let read = async |looks: LazyVec<Look>| {
+        for look in looks.iter() {
+            std::future::ready(look).await.unwrap();
+        }
+    };
+    fn check(_: impl Send) {}
+    check(read(LazyVec::default()));
+}
+
 #[test]
 fn each_element_that_does_not_fit_is_an_error() {
     let odd: Odd = decode(&encode(&history(2))).unwrap();
