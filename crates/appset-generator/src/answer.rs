@@ -106,9 +106,9 @@ pub struct Output {
     /// The limits on the number of sets.
     min: usize,
     max: Option<usize>,
-    /// The source's key at the top, and its new name.
+    /// The source's top-level key, and its new name.
     rename: Option<(&'static str, String)>,
-    /// Additional keys at the top, each with the dotted path of its value.
+    /// Additional top-level keys, each with the dotted path of its value.
     alias: BTreeMap<String, String>,
 }
 
@@ -116,7 +116,7 @@ impl Output {
     /// The parameters of every source.
     pub(crate) const KEYS: [&str; 5] = ["source", "onEmpty", "minItems", "maxItems", "alias"];
 
-    /// Reads the parameters of a request. `own` is the source's key at the top, if it has one.
+    /// Reads the parameters of a request. `own` is the source's top-level key, if it has one.
     pub(crate) fn read(
         source: &str,
         parameters: &Block<'_>,

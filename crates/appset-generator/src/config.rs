@@ -14,7 +14,7 @@ use crate::source::{KINDS, Source, Sources};
 use crate::warning::Warning;
 use crate::{Failure, Query, Request, StaticSource};
 
-/// Keys at the top of the configuration that do not hold an object.
+/// Top-level keys of the configuration that do not hold an object.
 pub(crate) const TOP: &[&str] = &["cluster"];
 
 /// The configuration of an administrator.

@@ -9,13 +9,13 @@ use strict_json::{Block, Problem};
 pub(crate) struct Schema {
     /// The name by which requests choose it.
     pub(crate) name: &'static str,
-    /// Its key at the top of the configuration.
+    /// Its top-level key in the configuration.
     pub(crate) key: &'static str,
     /// The keys of the object under `key`.
     pub(crate) keys: &'static [&'static str],
     /// The parameters of its requests, besides those of every source.
     pub(crate) parameters: &'static [&'static str],
-    /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
+    /// Its top-level key in a parameter set. The parameter `outputKey` renames it.
     pub(crate) output_key: &'static str,
 }
 

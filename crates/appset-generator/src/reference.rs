@@ -14,7 +14,7 @@ use crate::tag_from::TagFrom;
 /// The name of an object or a source, and the names of its keys.
 pub type Table = (String, &'static [&'static str]);
 
-/// Returns the keys of the configuration, object by object. At the top the path of the object is empty.
+/// Returns the keys of the configuration, object by object. At the top level the path of the object is empty.
 #[must_use]
 pub fn configuration() -> Vec<Table> {
     let mut tables: Vec<(String, &[&str])> = vec![

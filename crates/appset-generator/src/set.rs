@@ -14,7 +14,7 @@ use serde_json::Value;
 pub struct ParameterSet(BTreeMap<String, Field>);
 
 impl ParameterSet {
-    /// Inserts `field` at the top of the set.
+    /// Inserts `field` under a top-level key of the set.
     ///
     /// # Errors
     /// Returns `Err` if the set has `key` already, if another generator owns it, or if a template cannot name it.
@@ -39,7 +39,7 @@ impl ParameterSet {
         Ok((key, set))
     }
 
-    /// Whether the set has `key` at the top.
+    /// Whether the set has the top-level key `key`.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
@@ -74,7 +74,7 @@ impl ParameterSet {
         })
     }
 
-    /// Inserts `field` at the top, under a key that the request chose.
+    /// Inserts `field` under a top-level key that the request chose.
     ///
     /// Unlike [`insert`](Self::insert) it accepts keys that [`check_alias`] accepts, such as the key of a merge.
     pub(crate) fn alias(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
@@ -138,7 +138,7 @@ pub enum FieldError {
     Taken(String),
 }
 
-/// Keys that other generators, or the controller itself, put at the top.
+/// Top-level keys that other generators, or the controller itself, add.
 ///
 /// In a matrix the other generator's value would win, or the controller would report an error
 /// (`applicationset/generators/matrix.go`). `tests/go/argocd` asks Argo CD's own generators for their keys.
@@ -282,7 +282,7 @@ pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
     ]
 }
 
-/// Checks that a set may have `key` at the top.
+/// Checks that a set may have `key` at the top level.
 pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
     check_key(key, FOREIGN)
 }
@@ -295,10 +295,10 @@ pub(crate) fn check_alias(key: &str) -> Result<(), FieldError> {
     check_key(key, &CONTROLLERS)
 }
 
-/// The longest key at the top, in bytes. Each set has it.
+/// The longest top-level key, in bytes. Each set has it.
 const MAX_KEY: usize = 253;
 
-/// Checks that a template can name `key` at the top, and that it is not one of the `foreign` keys. In the default language a dot
+/// Checks that a template can name the top-level key `key`, and that it is not one of the `foreign` keys. In the default language a dot
 /// would select a key of a map.
 fn check_key(key: &str, foreign: &[&str]) -> Result<(), FieldError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use gloo_router::{ASSUMED_PORT, from_rpc};
+use gloo_router::{ASSUMED_PORT, Policy, from_rpc};
 use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc, contradiction};
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_chain;
@@ -124,6 +124,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         let mut checked = Checked {
             world: &world,
             block: block::of(source, &manifest.value).at,
+            policy: source.policy(),
             problems: Problems::new(manifest, format!("Rollout {key}")),
             bad_steps: BTreeSet::new(),
             is_refused: false,
@@ -181,6 +182,8 @@ struct Checked<'a> {
     world: &'a World<'a>,
     /// The place of the plugin block.
     block: PointerBuf,
+    /// What the administrator allows, and after the check of the block what it asks for beyond that.
+    policy: Policy,
     problems: Problems<'a>,
     /// The steps at fault. A simulation leaves them out.
     bad_steps: BTreeSet<usize>,
@@ -212,8 +215,8 @@ impl Checked<'_> {
         }
         advice::about_block(problems, world.source, &subject);
         advice::about_steps(problems, &subject);
-        let is_bad = block::check(problems, world.source, &mut subject);
-        let config = subject.config(&world.source.policy());
+        let is_bad = block::check(problems, world.source, &mut subject, &mut self.policy);
+        let config = subject.config(&self.policy);
         if let Err(error) = &config
             && (!is_bad || block::is_of_several_blocks(error))
         {
@@ -394,7 +397,7 @@ impl Checked<'_> {
     ) -> anyhow::Result<Option<usize>> {
         let store = self.store(subject, config).await?;
         store.put_rollout(subject.api.clone())?;
-        let trial = Trial::new(store, self.world.source.policy(), subject.clone());
+        let trial = Trial::new(store, self.policy.clone(), subject.clone());
         let update = Update::new(subject, self.world.release).going_back(rollback);
         let passes = update.passes(None);
         let report = run_update(&trial, &passes).await?;

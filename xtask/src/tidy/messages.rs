@@ -15,14 +15,6 @@ const WITHOUT_ROW: &[(&str, &str)] = &[
         "crates/appset-generator/src/failure.rs",
         "docs/appset.md has a row for each code",
     ),
-    (
-        "crates/appset-generator/src/image_digests/manifest.rs",
-        "docs/appset-registries.md: Messages",
-    ),
-    (
-        "crates/appset-generator/src/rollouts.rs",
-        "an answer of code missing_table, see docs/appset.md",
-    ),
     ("crates/envoy-routes", "for tests and the demo only"),
     (
         "crates/gob",

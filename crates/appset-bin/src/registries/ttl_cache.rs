@@ -40,7 +40,8 @@ impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
     pub(super) fn put(&self, key: K, value: V, time: Duration) {
         let now = Instant::now();
         let mut all = self.lock();
-        if all.len() >= CAPACITY {
+        // Also whenever the map would grow: keys have credentials, and those of each pull request are new.
+        if all.len() >= all.capacity().min(CAPACITY) {
             all.retain(|_, (until, _)| *until > now);
         }
         if all.len() >= CAPACITY {
@@ -108,6 +109,17 @@ mod tests {
         assert_eq!(asked, (Err(()), Ok(1), Ok(1)));
         tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(ask(Ok(3)).await, Ok(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_values_take_little_memory() {
+        let cache = TtlCache::default();
+        for key in 0..1000 {
+            cache.put(key, (), Duration::from_secs(9));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let kept = cache.lock().len();
+        assert!(kept < 50, "{kept}");
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ const DOCKER_HUB: [&str; 4] = [
     "registry-1.docker.io",
     "registry.hub.docker.com",
 ];
-/// The keys that distinguish `config.json` from the older `.dockercfg`, which has registries at the top.
+/// The keys that distinguish `config.json` from the older `.dockercfg`, which has registries at the top level.
 const CONFIG_KEYS: [&str; 4] = ["auths", "credHelpers", "credsStore", "HttpHeaders"];
 
 /// The credentials of a client.

@@ -211,14 +211,14 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         };
         let background = self.router.background();
         let begins_fight = background.fights().would_begin(&part.table, Instant::now());
-        // A repair that finds the Rollout changed drops the intent.
-        let rollout = background.standing().about(&part.rollout);
         with_context(context, async {
             // The repair becomes the manager of the routes, so the other manager is read first.
             let with = match begins_fight {
                 true => self.last_writer(&part.table).await.1,
                 false => None,
             };
+            // A repair that finds the Rollout changed drops the intent.
+            let rollout = background.standing().about(&part.rollout);
             let outcome = self.router.repair(&part, self.fence.as_ref()).await;
             Ended {
                 part,

@@ -187,6 +187,12 @@ impl Holds {
         ended.map(|it| it.hold.lasts(self.now()))
     }
 
+    /// Returns the number of held promotions. A function of its own, because a caller's expression would keep the lock while the
+    /// number is reported.
+    fn count(&self) -> usize {
+        lock(&self.held).len()
+    }
+
     /// Records the tables whose traffic stays on the canary Service.
     fn keep(&self, rollout: &ObjectKey, tables: BTreeSet<ObjectKey>) {
         if let Some(held) = lock(&self.held).get_mut(rollout) {
@@ -318,8 +324,7 @@ impl<S: Store> GlooRouter<S> {
         if !was_held {
             info!(rollout = %promotion.rollout, "the promotion is held until Service {} routes to the new Pods", promotion.stable);
             self.observer.observe(&Report::Held { rollout: rollout() });
-            self.observer
-                .observe(&Report::Holds(lock(&self.holds.held).len()));
+            self.observer.observe(&Report::Holds(self.holds.count()));
         }
         if let Some((ready, wanted)) = *overdue {
             warn!(rollout = %promotion.rollout, "the promotion is still held: {ready} of {wanted} Pods are ready behind Service {}", promotion.stable);
@@ -369,8 +374,7 @@ impl<S: Store> GlooRouter<S> {
                 after,
             };
             self.observer.observe(&report);
-            self.observer
-                .observe(&Report::Holds(lock(&self.holds.held).len()));
+            self.observer.observe(&Report::Holds(self.holds.count()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Every problem of a plugin block.
 
-use gloo_router::ShiftError;
+use gloo_router::{Policy, ShiftError};
 use jsonptr::PointerBuf;
 use route_planner::{ConfigProblem, PluginConfig};
 use serde_json::{Value, json};
@@ -11,17 +11,24 @@ use crate::node::Node;
 use crate::world::{Source, Subject};
 
 /// Finds every problem of a plugin block, and returns whether there is one. The parser reports one at a time, so the value is removed
-/// from `subject` and the rest is parsed again.
-pub(super) fn check(problems: &mut Problems<'_>, source: &Source, subject: &mut Subject) -> bool {
+/// from `subject` and the rest is parsed again. A namespace that `policy` does not allow is added to it instead: a block without the
+/// namespace would mean another destination.
+pub(super) fn check(
+    problems: &mut Problems<'_>,
+    source: &Source,
+    subject: &mut Subject,
+    policy: &mut Policy,
+) -> bool {
     let Node { at, value } = of(source, &subject.api);
     let mut block = value.clone();
     let mut has_selector = true;
-    let namespaces = source.policy().destination_namespaces;
     let mut is_bad = false;
     let mut removed = PointerBuf::new();
-    while let Err(error) =
-        PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
-    {
+    while let Err(error) = PluginConfig::from_json(
+        block.to_string().as_bytes(),
+        &subject.key,
+        &policy.destination_namespaces,
+    ) {
         let inside = path(error.problem.path().unwrap_or_default());
         // A value may be missing only because a wrong one was removed.
         let follows = match error.problem {
@@ -37,6 +44,10 @@ pub(super) fn check(problems: &mut Problems<'_>, source: &Source, subject: &mut 
             (ConfigProblem::NoSelector, Some(block)) => {
                 has_selector = false;
                 block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
+                true
+            }
+            (ConfigProblem::NamespaceNotAllowed { namespace, .. }, _) => {
+                policy.destination_namespaces.push(namespace.clone());
                 true
             }
             _ => !inside.is_root() && inside.delete(&mut block).is_some(),

@@ -396,6 +396,33 @@ async fn entries_of_the_block_that_do_little() {
     ]).await;
 }
 
+/// The routes are checked as if the administrator allowed the namespace, so that the one cause is not reported again for them.
+#[tokio::test]
+async fn a_namespace_that_is_not_allowed_is_one_error() {
+    let elsewhere = json!({"destinations": [{"ref": {"name": "web", "namespace": "other"}}]});
+    let http = json!([{"name": "main", "forwardTo": elsewhere}]);
+    let not_allowed = |path: &str| {
+        format!(
+            "error: plugin configuration: {path} is other, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to allow destinations in other"
+        )
+    };
+    for (path, keys) in [
+        (
+            "stableDestination.namespace",
+            json!({"stableDestination": {"namespace": "other"}}),
+        ),
+        (
+            "destinationNamespace",
+            json!({"destinationNamespace": "other"}),
+        ),
+    ] {
+        let mut block = json!({"routeTableSelector": {"name": "front"}});
+        let keys = keys.as_object().unwrap().clone();
+        block.as_object_mut().unwrap().extend(keys);
+        check_block(block, http.clone(), &[&not_allowed(path)]).await;
+    }
+}
+
 #[tokio::test]
 async fn objects_that_are_not_what_they_should_be() {
     let misspelt = rollout("web", |canary| {

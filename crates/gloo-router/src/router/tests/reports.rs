@@ -1,8 +1,9 @@
 //! Tests of the reports that the router makes besides its replies.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock, Weak, mpsc};
+use std::thread;
 
-use super::guard::{at, promoted, sleep};
+use super::guard::{at, promoted, sleep, slice};
 use super::managed_routes::header;
 use super::*;
 
@@ -60,6 +61,45 @@ async fn a_hold_is_reported_when_it_begins_and_when_it_ends() {
     sleep(5.0).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
     reports.check(&["complete after 15 s", "0 held"]);
+}
+
+/// Lets another thread ask for the holds during each report of their number, and notes the answers that arrive in time.
+#[derive(Default)]
+struct Asking {
+    router: OnceLock<Weak<GlooRouter<Faulty>>>,
+    answers: Mutex<Vec<Option<usize>>>,
+}
+
+impl Observer for Asking {
+    fn observe(&self, report: &Report) {
+        let router = self.router.get().and_then(Weak::upgrade);
+        if let (Report::Holds(_), Some(router)) = (report, router) {
+            let (sender, answer) = mpsc::channel();
+            thread::spawn(move || sender.send(router.holds().all().0.len()));
+            let answer = answer.recv_timeout(Duration::from_secs(5)).ok();
+            self.answers.lock().unwrap().push(answer);
+        }
+    }
+}
+
+/// An observer may wait for others, which may need the holds.
+#[tokio::test(start_paused = true)]
+async fn the_holds_are_not_locked_while_their_number_is_reported() {
+    let Fixture { router, store } = at(100).await;
+    let asking = Arc::new(Asking::default());
+    let router = Arc::new(router.with_observer(asking.clone()));
+    asking.router.set(Arc::downgrade(&router)).unwrap();
+    for endpoints in [&["x"][..], &["a", "b"]] {
+        store.put_endpoint_slice(slice("web", endpoints)).unwrap();
+        let set = router.set_weight(&promoted(), desired(0), &[]).await;
+        set.unwrap();
+        sleep(5.0).await;
+    }
+    router
+        .set_weight(&promoted(), desired(0), &[])
+        .await
+        .unwrap();
+    assert_eq!(*asking.answers.lock().unwrap(), [Some(1), Some(0)]);
 }
 
 #[tokio::test(start_paused = true)]
