@@ -94,22 +94,16 @@ pub(crate) fn match_records(
         |it| Some((name(it), record.split_of(it)?.foreign.clone())),
         |it| Some((own_name(it), foreign(it))),
     );
-    // A copy of a matched route does not match the entry of another route, but a copy is one route more: as many routes as entries
-    // are the recorded ones with other names and matchers.
+    // A copy of a matched route does not match the entry of another route.
     let copies = Copies::of(record, candidates, &pairs.found);
     let is_copy = |it: &Candidate<'_, '_>| {
         let split = |list| copies.split_of(record, it.route.protocol, list);
         it.list.and_then(split).is_some()
     };
-    let is_open = |(it, found): &(&Candidate<'_, '_>, &Option<usize>)| {
-        found.is_none() && it.list.is_some_and(|list| shows_any(list, record))
-    };
-    let open = candidates.iter().zip(&pairs.found).filter(is_open);
-    let has_copies = open.count() > pairs.free.len();
     pairs.pair(
         Evidence::Inserted,
         |_| Some(()),
-        |it| (!has_copies || !is_copy(it)).then_some(()),
+        |it| (!is_copy(it)).then_some(()),
     );
     // The owner may have replaced all destinations. Recovery decides whether the route still belongs to the Rollout.
     pairs.pair(Evidence::None, matchers, own_matchers);
@@ -132,12 +126,6 @@ fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
     let mut destinations = list.destinations.iter();
     // Planning gives it a weight. An owner's route to the canary, or a header route, usually has none.
     destinations.any(|it| it.nonzero_weight().is_some() && split.has_inserted(it))
-}
-
-/// As [`shows_insertion`], for any split of a record.
-fn shows_any(list: &DestinationList<'_>, record: &Record) -> bool {
-    let mut splits = record.splits.iter();
-    splits.any(|split| shows_insertion(list, split))
 }
 
 /// Whether a list has one of the owner's destinations that `split` changed. The owner may have moved it to another cluster.
@@ -304,9 +292,13 @@ impl Copies {
     ) -> Self {
         let lists = || candidates.iter().map(|it| it.list).zip(found);
         let mut unmatched = lists().filter_map(|(list, found)| list.filter(|_| found.is_none()));
+        let shows_any = |list| {
+            let mut splits = record.splits.iter();
+            splits.any(|split| shows_insertion(list, split))
+        };
         let mut weights: BTreeMap<usize, BTreeSet<Weights>> = BTreeMap::new();
         // In most calls no route can be a copy, and the weights of the others need not be read.
-        if !unmatched.any(|list| shows_any(list, record)) {
+        if !unmatched.any(shows_any) {
             return Self { weights };
         }
         for (list, found) in lists() {

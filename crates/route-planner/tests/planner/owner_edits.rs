@@ -232,35 +232,3 @@ fn a_split_route_is_replaced_by_one_that_lists_the_canary() {
     let http = json!([route("r", "/", json!(["reviews"]))]);
     check(http, edited.clone(), 0, edited);
 }
-
-/// Another route with the same destinations is split too, from another list.
-#[test]
-fn one_of_two_split_routes_gets_another_name_and_other_matchers() {
-    let http = |name: &str, path: &str, first: [&str; 2], second: [&str; 2]| {
-        json!([
-            route(name, path, json!(first)),
-            route("p", "/p", json!(second))
-        ])
-    };
-    let (unset, set) = (["reviews", "legacy"], ["reviews 50", "legacy 50"]);
-    let split = |legacy: &str| {
-        json!([
-            route(
-                "new",
-                "/new",
-                json!(["reviews 37", "reviews-canary 13", "legacy"])
-            ),
-            route(
-                "p",
-                "/p",
-                json!(["reviews 37", "reviews-canary 13", legacy])
-            ),
-        ])
-    };
-    check(
-        http("r", "/", unset, set),
-        split("legacy 50"),
-        0,
-        http("new", "/new", unset, set),
-    );
-}
