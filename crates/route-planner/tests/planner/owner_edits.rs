@@ -1,5 +1,6 @@
 //! Edits of the owner in the middle of a canary: what the next SetWeight makes of them.
 
+use route_planner::AppliedWeights;
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -211,6 +212,11 @@ fn an_edited_list_is_applied_and_the_annotation_stays() {
             json!(["reviews 100", "reviews-canary 0"]),
             alone.clone(),
         ),
+        (
+            json!(["reviews 100", "reviews-canary 0"]),
+            json!(["reviews 100"]),
+            alone.clone(),
+        ),
         // A list takes the place of the default destination.
         (json!(null), json!(["reviews"]), alone.clone()),
         (json!(null), json!(["reviews 100"]), alone.clone()),
@@ -231,4 +237,60 @@ fn a_split_route_is_replaced_by_one_that_lists_the_canary() {
     )]);
     let http = json!([route("r", "/", json!(["reviews"]))]);
     check(http, edited.clone(), 0, edited);
+}
+
+/// Takes the inserted canary out of a split list. The weights that are left are those of planning, which is known from their sum or
+/// only from the weights that were set.
+#[track_caller]
+fn check_taken_out(list: Value, left: Value, is_known_from_sum: bool) {
+    let http = |list: &Value| json!([route("r", "/", list.clone())]);
+    let spec = |list: &Value| table::expand(json!({ "http": http(list) }));
+    let applied = AppliedWeights {
+        stable: 75,
+        canary: 25,
+        ..AppliedWeights::default()
+    };
+    for applied in [Some(applied), None] {
+        let mut table = Table::new("shop/shop", spec(&list));
+        let mut intent = table::intent("shop/reviews", 25, 100, vec![]);
+        table.apply(&intent).unwrap();
+        table.replace_spec(spec(&left));
+        intent.kind = table::weight(0, 100, vec![]);
+        let is_known = applied.is_some() || is_known_from_sum;
+        intent.applied = applied;
+        table.apply(&intent).unwrap();
+        let expect = if is_known { &list } else { &left };
+        assert_eq!(table.document()["spec"], spec(expect));
+    }
+}
+
+#[test]
+fn the_canary_is_taken_out_of_a_split_list() {
+    check_taken_out(json!(["reviews 100"]), json!(["reviews 75"]), true);
+    check_taken_out(
+        json!(["reviews", "legacy 20"]),
+        json!(["reviews 60", "legacy 20"]),
+        true,
+    );
+    // Any sum is valid beside a destination without a weight.
+    check_taken_out(
+        json!(["reviews", "legacy"]),
+        json!(["reviews 37", "legacy"]),
+        false,
+    );
+}
+
+/// The record says which parts of a destination were compared.
+#[test]
+fn the_port_is_removed_from_the_plugin_block_of_a_split_route() {
+    let to = |port: u32, weight: u32| json!({"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": port}, "weight": weight});
+    let http = json!([route("r", "/", json!([to(9090, 50), to(8080, 50)]))]);
+    let spec = table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec.clone());
+    let plugin = table.plugin.clone();
+    table.plugin["stableDestination"] = json!({"port": {"number": 8080}});
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    table.plugin = plugin;
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert_eq!(table.document()["spec"], spec);
 }

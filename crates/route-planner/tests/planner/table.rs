@@ -80,8 +80,9 @@ impl Table {
         }
         self.edit(&patch);
         if !plan.is_noop() {
-            let is_restored = involved(&self.doc()).unwrap().is_empty();
-            assert_eq!(plan.hands_back, is_restored);
+            let marks = involved(&self.doc()).unwrap();
+            assert_eq!(plan.hands_back, marks.is_empty());
+            assert_eq!(plan.leaves_marks, marks.contains(&intent.rollout));
         }
         self.check_restorable();
         match route_planner::plan(&config, intent, &self.doc()) {
