@@ -15,7 +15,7 @@ use crate::{Change, ChangeKind, FRESH, Kept, StoreError};
 /// The cache without tasks and locks. Time is an argument.
 ///
 /// Lists have increasing numbers. Each entry has the number of the last list that contained it, so the end of list 7 removes
-/// the entries with a smaller number, except those that this process wrote after list 7 started.
+/// the entries with a smaller number, except those that this process wrote after list 7 was asked for.
 pub(super) struct Known<T> {
     pub(super) objects: BTreeMap<ObjectKey, Entry<T>>,
     pub(super) scopes: BTreeMap<Scope, Watched>,
@@ -37,6 +37,18 @@ struct Written {
     list: u64,
     /// If versions have no order: events of the object are ignored up to the one with this version.
     until: Option<String>,
+}
+
+impl Written {
+    /// Whether the write is newer than the content of a list. `order` compares their versions.
+    fn is_after(&self, list: u64, order: Option<Ordering>) -> bool {
+        match order {
+            // A list counts from its first page on, but the API server may have read it before a write in front of that page.
+            Some(Ordering::Greater) => self.list + 1 >= list,
+            Some(_) => false,
+            None => self.list >= list,
+        }
+    }
 }
 
 /// The watch of a scope.
@@ -177,15 +189,12 @@ impl<T: Kept> Known<T> {
         watched.problem.replace(Arc::new(error))
     }
 
-    /// Applies an object of a list, unless this process wrote a newer version after the list started.
+    /// Applies an object of a list, unless this process wrote a newer version after the list was asked for.
     fn listed(&mut self, object: T, list: u64) -> Option<Change> {
         if let Some(entry) = self.objects.get_mut(object.key()) {
-            let is_written = entry
-                .written
-                .as_ref()
-                .is_some_and(|written| written.list >= list);
-            let order = compare(object.version(), entry.kept.version());
-            if is_written && order != Some(Ordering::Greater) {
+            let order = compare(entry.kept.version(), object.version());
+            let written = entry.written.as_ref();
+            if written.is_some_and(|written| written.is_after(list, order)) {
                 entry.list = list;
                 return None;
             }
@@ -221,12 +230,11 @@ impl<T: Kept> Known<T> {
         self.remove(object.key())
     }
 
-    /// Removes the objects that a complete list lacks, except those that were written after the list started.
+    /// Removes the objects that a complete list lacks, except those that were written after it was asked for.
     fn sweep(&mut self, scope: &Scope, list: u64, version: &str) -> Vec<Change> {
         let is_gone = |key: &ObjectKey, entry: &Entry<T>| {
             let is_later = entry.written.as_ref().is_some_and(|written| {
-                let order = compare(entry.kept.version(), version);
-                written.list >= list && !order.is_some_and(Ordering::is_le)
+                written.is_after(list, compare(entry.kept.version(), version))
             });
             scope.has(key) && entry.list < list && !is_later
         };

@@ -253,6 +253,18 @@ fn a_write_during_a_list_is_newer_than_the_list() {
     }
 }
 
+/// The API server reads the list, and its first page arrives after the answer to a write.
+#[test]
+fn a_write_before_the_first_page_of_a_list_is_newer_than_the_list() {
+    let mut world = World::synced(&[("a", "5"), ("b", "5")], "5");
+    world.put("a", "8");
+    world.put("new", "8");
+    world.list(&[("a", "5"), ("b", "5")], "6");
+    world.check("a@8 b@5 new@8");
+    world.list(&[("a", "5"), ("b", "5")], "9");
+    world.check("a@5 b@5");
+}
+
 #[test]
 fn a_list_wins_where_nothing_was_written_since() {
     // The API server was restored from a backup, so versions are smaller than before.
