@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gloo_router::from_rpc;
+use gloo_router::{from_rpc, portions};
 use gloo_types::{ObjectKey, RouteTableDoc};
+use route_planner::Portion;
 use route_store::RouteStore as _;
 use serde::Serialize;
 use serde_json::Value;
@@ -90,6 +91,9 @@ pub(super) struct PassReport<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
     routes: Vec<RouteState>,
+    /// What the versions get of the routes that the Rollout splits, each with its table.
+    #[serde(skip)]
+    portions: Vec<(String, Portion)>,
 }
 
 /// The state of the tables at the end.
@@ -165,6 +169,7 @@ pub(super) async fn run_update<'p>(
                 .collect(),
             refused: None,
             routes: Vec::new(),
+            portions: Vec::new(),
         };
         for call in &pass.calls {
             let outcome = trial.call(&rollout, call).await;
@@ -179,6 +184,13 @@ pub(super) async fn run_update<'p>(
         let tables = trial.store.tables()?;
         let states = tables.iter().flat_map(|table| routes(table, &policies));
         report.routes = states.collect();
+        if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
+            for table in &tables {
+                let of = portions(trial.policy(), &pass.rollout, *weight, additional, table);
+                let of = of.into_iter().map(|it| (table.key().to_string(), it));
+                report.portions.extend(of);
+            }
+        }
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
         let is_stuck_here = is_stuck && pass.is_waiting && index + 1 == passes.len();
@@ -227,12 +239,22 @@ fn compare_weights(reports: &mut [PassReport<'_>]) {
     let changed = routes.filter(|route| !first.contains(route)).cloned();
     let changed: Vec<RouteState> = changed.collect();
     for report in reports {
-        let pass = report.pass;
-        if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
-            let is_changed = |route: &&mut RouteState| changed.iter().any(|it| it.is_same(route));
-            let routes = report.routes.iter_mut().filter(is_changed);
-            let rounded = routes.filter_map(|it| it.compare(&pass.rollout, *weight, additional));
-            report.warnings.extend(rounded);
+        let Some(Call::SetWeight(weight, additional)) = report.pass.calls.last() else {
+            continue;
+        };
+        // More than the maximum is scaled down.
+        let weight = i64::from(*weight);
+        let others = additional.iter().map(|it| i64::from(it.weight));
+        let max = i64::from(report.pass.rollout.max_traffic_weight());
+        let max = max.max(others.sum::<i64>() + weight).max(1);
+        let asked = u32::try_from(weight * 100 / max).unwrap_or_default();
+        for route in &mut report.routes {
+            let is_changed = changed.iter().any(|it| it.is_same(route));
+            let mut portions = report.portions.iter();
+            let portion = portions.find(|(table, it)| *table == route.table && route.has(it));
+            if let Some((_, portion)) = portion.filter(|_| is_changed) {
+                report.warnings.extend(route.compare(asked, portion));
+            }
         }
     }
 }

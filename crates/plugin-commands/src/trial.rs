@@ -94,6 +94,10 @@ impl Trial {
         }
     }
 
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Says which entries of the Rollout's plugin block select no route. The router reports a block that cannot be read.
     pub(super) async fn unmatched(&self) -> Option<String> {
         let config = self.subject.config(&self.policy).ok()?;

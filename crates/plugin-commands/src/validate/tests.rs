@@ -397,6 +397,42 @@ async fn entries_of_the_block_that_do_little() {
 }
 
 #[tokio::test]
+async fn weights_of_destinations_that_the_block_names() {
+    let to = |name: &str, kind: &str, weight: u32| json!({"ref": {"name": name}, "kind": kind, "port": {"number": 8080}, "weight": weight});
+    let shared = |own: Value, share: u32| {
+        let mut own = own;
+        own["weight"] = json!(share);
+        let other = to("other", "SERVICE", 100 - share);
+        json!([{"name": "main", "forwardTo": {"destinations": [own, other]}}])
+    };
+    let block = |more: Value| {
+        let mut block = more;
+        block["routeTableSelector"] = json!({"name": "front"});
+        block
+    };
+    let mesh = to("mesh", "VIRTUAL_DESTINATION", 80);
+    let stable = json!({"kind": "VIRTUAL_DESTINATION", "name": "mesh"});
+    let one = block(json!({"stableDestination": stable}));
+    check_block(one, shared(mesh.clone(), 80), &[]).await;
+    let two = json!({"stableDestination": stable, "canaryDestination": {"name": "mesh-canary"}});
+    check_block(block(two), shared(mesh, 3), &[
+        "warning: RouteTable shop/front: route main: the controller asks for 10 % of the traffic, and the canary gets 33 %: the Rollout has 3 % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+    ]).await;
+    // The other port is not the Rollout's.
+    let web = to("web", "SERVICE", 50);
+    let mut other_port = shared(web.clone(), 50);
+    let other = &mut other_port[0]["forwardTo"]["destinations"][1];
+    other["ref"]["name"] = json!("web");
+    other["port"]["number"] = json!(9090);
+    let by_port = block(json!({"stableDestination": {"port": {"number": 8080}}}));
+    check_block(by_port, other_port, &[]).await;
+    let mut east = web;
+    east["ref"]["cluster"] = json!("east");
+    let by_cluster = block(json!({"stableDestination": {"cluster": "east"}}));
+    check_block(by_cluster, shared(east, 80), &[]).await;
+}
+
+#[tokio::test]
 async fn objects_that_are_not_what_they_should_be() {
     let misspelt = rollout("web", |canary| {
         canary["trafficRouting"]["plugins"] =
