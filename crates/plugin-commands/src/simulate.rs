@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use gloo_router::{from_rpc, portions};
-use gloo_types::{ObjectKey, RouteTableDoc};
-use route_planner::Portion;
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTableDoc};
+use route_planner::{Portion, belongs_to};
 use route_store::RouteStore as _;
 use serde::Serialize;
 use serde_json::Value;
@@ -151,8 +151,12 @@ pub(super) async fn run_update<'p>(
 ) -> anyhow::Result<Report<'p>> {
     let mut reports: Vec<PassReport<'p>> = Vec::new();
     let rollout = &trial.subject.key;
+    let mark = trial.policy().mark(rollout);
     let before = trial.objects().await?.into_iter();
-    let before = before.map(|(id, object)| (id, at_rest(rollout, object)));
+    let before = before.filter_map(|(id, object)| {
+        let object = at_rest(&mark, id.0, object)?;
+        Some((id, object))
+    });
     let before = before.collect();
     let mut is_stuck = passes.last().is_none_or(|pass| !pass.is_end());
     let mut lost = BTreeSet::new();
@@ -320,15 +324,21 @@ fn without_pods(pass: &Pass, lost: &mut BTreeSet<String>) -> Vec<String> {
     warnings
 }
 
-/// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.
-fn at_rest(rollout: &ObjectKey, object: Value) -> Value {
+/// Returns a table without the changes of the Rollout that marks with `mark`, if these can be read, and no policy of it. Changes of
+/// other Rollouts stay.
+fn at_rest(mark: &ObjectKey, kind: &str, object: Value) -> Option<Value> {
+    if kind == MirrorPolicy::KIND {
+        let policy = MirrorPolicyDoc::from_value(object.clone()).ok();
+        let is_own = policy.is_some_and(|policy| belongs_to(&policy, mark));
+        return (!is_own).then_some(object);
+    }
     let rest = RouteTableDoc::from_value(object.clone()).ok();
     let rest = rest.and_then(|table| {
-        let plan = route_planner::restore(rollout, &table).ok()?;
+        let plan = route_planner::restore(mark, &table).ok()?;
         Some(plan.applied_to(&table)?.into_raw())
     });
     // The router reports a table that cannot be read.
-    rest.unwrap_or(object)
+    Some(rest.unwrap_or(object))
 }
 
 /// Compares the objects, with the order of their keys.

@@ -397,6 +397,26 @@ async fn entries_of_the_block_that_do_little() {
 }
 
 #[tokio::test]
+async fn objects_of_the_cluster_during_an_update() {
+    let labels = json!({
+        "rollouts-plugin-trafficrouter-glooplatform/namespace": "shop",
+        "rollouts-plugin-trafficrouter-glooplatform/rollout": "web",
+        "rollouts-plugin-trafficrouter-glooplatform/managed-route": "r",
+    });
+    let mirror = json!({"rollouts-plugin-trafficrouter-glooplatform/mirror": "1"});
+    let mut copy = json!({"name": "r", "labels": labels, "forwardTo": to("web")});
+    merge(&mut copy["labels"], &mirror);
+    let policy = json!({
+        "apiVersion": "trafficcontrol.policy.gloo.solo.io/v2", "kind": "MirrorPolicy",
+        "metadata": {"name": "rollouts-mirror-1", "namespace": "shop", "labels": labels},
+        "spec": {"applyToRoutes": [{"route": {"labels": mirror}}], "config": {"percentage": 20}},
+    });
+    let own = json!({"name": "main", "forwardTo": to("web")});
+    let table = table(json!({"hosts": ["a.example"], "http": [copy, own]}));
+    check_all(&[rollout("web", |_| {}), table, policy], &[]).await;
+}
+
+#[tokio::test]
 async fn weights_of_destinations_that_the_block_names() {
     let to = |name: &str, kind: &str, weight: u32| json!({"ref": {"name": name}, "kind": kind, "port": {"number": 8080}, "weight": weight});
     let shared = |own: Value, share: u32| {
