@@ -130,6 +130,33 @@ fn keys_of_the_first_plugin_are_read() {
 }
 
 #[test]
+fn an_alias_and_its_key_have_one_value() {
+    for (alias, keys) in [
+        ("routeTableName", ["routeTableSelector", "name"]),
+        ("routeTableNamespace", ["routeTableSelector", "namespace"]),
+        ("destinationKind", ["stableDestination", "kind"]),
+        ("destinationNamespace", ["stableDestination", "namespace"]),
+    ] {
+        let both = |value: &str, other: &str| {
+            let [object, key] = keys;
+            let mut block = json!({"routeTableSelector": {"labels": {"app": "web"}}, alias: value});
+            block[object][key] = json!(other);
+            parse(block)
+        };
+        let [one, other] = match keys[1] {
+            "kind" => ["SERVICE", "VIRTUAL_DESTINATION"],
+            _ => ["shop", "global"],
+        };
+        both(one, one).unwrap();
+        let [object, key] = keys;
+        refused(
+            both(one, other),
+            &format!("{alias} contradicts {object}.{key}: remove one of them"),
+        );
+    }
+}
+
+#[test]
 fn destinations_in_another_namespace_need_the_administrators_consent() {
     for namespace in ["shop", "global"] {
         with(json!({"destinationNamespace": namespace})).unwrap();
