@@ -316,13 +316,17 @@ impl Checked<'_> {
         self.update(subject, config).await
     }
 
-    /// Returns a remedy if the files have a selected table in another namespace.
+    /// Returns a remedy if the files have a table that is not found by its name in another namespace.
     fn elsewhere(&self, config: &PluginConfig) -> Option<String> {
-        let names = &config.route_tables().names;
+        let selector = config.route_tables();
         let tables = self.world.manifests.iter();
         let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
-        let mut keys = tables.filter_map(Manifest::key);
-        let key = keys.find(|key| names.contains(&key.name))?;
+        let (here, others): (Vec<_>, Vec<_>) = tables
+            .filter_map(Manifest::key)
+            .partition(|key| selector.namespaces.contains(&key.namespace));
+        let mut missing = selector.names.clone();
+        missing.retain(|name| !here.iter().any(|key| key.name == *name));
+        let key = others.iter().find(|key| missing.contains(&key.name))?;
         Some(format!(
             "; RouteTable {key} needs routeTableSelector.namespace: {}",
             key.namespace

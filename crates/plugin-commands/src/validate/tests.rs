@@ -528,6 +528,16 @@ async fn objects_that_are_not_what_they_should_be() {
     check_all(&[rollout("web", |_| {}), elsewhere], &[
             "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
         ]).await;
+    // The one that is there needs nothing.
+    let both = rollout("web", |canary| {
+        canary["trafficRouting"]["plugins"]["solo-io/glooplatform"] =
+            json!({"routeTableSelector": {"names": ["front", "gone"]}});
+    });
+    check_all(
+        &[both, good_table()],
+        &["warning: the files do not have RouteTable shop/gone: its routes are not checked"],
+    )
+    .await;
 }
 
 /// The specs of which the Go tests ask the released controllers.
