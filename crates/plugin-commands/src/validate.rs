@@ -37,6 +37,9 @@ use super::trial::{Trial, unmatched_entries};
 use super::update::{Rollback, Update};
 use super::world::{Source, Subject};
 
+/// The warning of the planner about weights that are an error of the table.
+const REJECTED: &str = ": Gloo rejects the owner's weights: ";
+
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
 ///
 /// Objects of other kinds are ignored, so a whole directory of manifests may be given. Every Rollout is also simulated, to
@@ -409,9 +412,12 @@ impl Checked<'_> {
                 None if rollback.is_some() => path("spec.rollbackWindow"),
                 None => self.block.clone(),
             };
-            // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
+            // The checks of the table report its weights, and only the controller knows the Services of an experiment whose Pod
+            // template is in a workloadRef.
             let warnings = pass.warnings.iter();
-            for warning in warnings.filter(|warning| !warning.ends_with(ASSUMED_PORT)) {
+            let is_left_out =
+                |text: &&String| text.contains(REJECTED) || text.ends_with(ASSUMED_PORT);
+            for warning in warnings.filter(|warning| !is_left_out(warning)) {
                 self.problems.warn(&at, warning);
             }
             if let Some(reason) = &pass.refused {

@@ -397,6 +397,52 @@ async fn entries_of_the_block_that_do_little() {
 }
 
 #[tokio::test]
+async fn one_fault_is_one_line() {
+    let name = json!({"name": "front"});
+    let main = json!([{"name": "main", "forwardTo": to("web")}]);
+    let by = |operator: &str| json!([{"key": "a", "operator": operator, "values": ["x"]}]);
+    check_block(json!({"routeTableSelector": {"name": "front", "matchExpressions": by("in")}}), main.clone(), &[
+        "error: plugin configuration: routeTableSelector.matchExpressions[0].operator is \"in\", it must be In, NotIn, Exists or DoesNotExist",
+    ]).await;
+    let port = json!({"number": 8080, "name": "http"});
+    check_block(json!({"routeTableSelector": name, "stableDestination": {"port": port}}), main.clone(), &[
+        "error: plugin configuration: stableDestination.port.number contradicts name: remove one of them",
+    ]).await;
+    check_block(json!({"routeTableSelector": name, "subset": {"service": "x", "label": "bad label!"}}), main.clone(), &[
+        "error: plugin configuration: subset.label is \"bad label!\", it must be made of letters, digits, '-', '_', '.' and '/'",
+    ]).await;
+    check_block(
+        json!({"routeTableSelector": name, "routeSelector": {"names": "main"}}),
+        main.clone(),
+        &["error: plugin configuration: routeSelector.names must be a list, found a string"],
+    )
+    .await;
+    check_block(json!({"routeTableSelector": name, "destinationKind": "VIRTUAL_DESTINATION", "stableDestination": {"kind": "SERVICE"}}), main, &[
+        "error: plugin configuration: destinationKind contradicts stableDestination.kind: remove one of them",
+    ]).await;
+    check(
+        steps(json!([{"setWeight": 10}, null])),
+        &["error: spec.strategy.canary.steps[1] must be an object, found null"],
+    )
+    .await;
+    let header = |value: Value| {
+        let header = json!({"name": "r", "match": [{"headerName": "x", "headerValue": value}]});
+        steps(json!([{"setCanaryScale": {"replicas": 1}}, {"setHeaderRoute": header}]))
+    };
+    check(header(json!("yes")), &[
+        "error: spec.strategy.canary.steps[1].setHeaderRoute.match[0].headerValue must be an object, found a string",
+    ]).await;
+    check(header(json!({"exact": 1})), &[
+        "error: spec.strategy.canary.steps[1].setHeaderRoute.match[0].headerValue.exact must be a string, found a number",
+    ]).await;
+    let mut weights = to("web");
+    weights["destinations"][0]["weight"] = json!(90);
+    check_table(json!({"http": [{"name": "main", "forwardTo": weights}]}), &[
+        "error: spec.http[0].forwardTo.destinations: weights of a route must sum to 100, found 90: correct them",
+    ]).await;
+}
+
+#[tokio::test]
 async fn objects_of_the_cluster_during_an_update() {
     let labels = json!({
         "rollouts-plugin-trafficrouter-glooplatform/namespace": "shop",
