@@ -136,7 +136,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         splits.extend(checked.splits);
         problems.extend(checked.problems.found);
     }
-    problems.extend(several::same_stable(&splits));
+    problems.extend(several::shared(&splits));
     if rollouts == 0 && is_complete {
         let message = source.without_plugin(&manifests);
         let spot = Spot::new(source.shown(), None);
@@ -207,6 +207,12 @@ impl Checked<'_> {
                 return Ok(());
             }
         };
+        self.splits = Some(Splits {
+            rollout: subject.key.clone(),
+            services: several::services_of(&subject),
+            spot: manifest.spot(&self.block),
+            parts: BTreeSet::new(),
+        });
         let (world, problems) = (self.world, &mut self.problems);
         several::references(problems, world.manifests, &subject);
         advice::about_scaling(problems, &subject, world.release);
@@ -365,11 +371,9 @@ impl Checked<'_> {
             );
             self.problems.warn(&self.block, text);
         }
-        self.splits = Some(Splits {
-            rollout: subject.key.clone(),
-            spot: self.problems.manifest.spot(&self.block),
-            parts: several::split_by(config, &intent, tables),
-        });
+        if let Some(splits) = &mut self.splits {
+            splits.parts = several::split_by(config, &intent, tables);
+        }
     }
 
     /// Simulates an update, and a rollback that skips its steps. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.

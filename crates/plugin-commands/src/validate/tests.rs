@@ -232,12 +232,34 @@ async fn every_step_with_a_bad_match() {
 
 #[tokio::test]
 async fn several_objects_together() {
-    let second = rollout("web2", |canary| {
-        canary["canaryService"] = json!("web2-canary");
-    });
-    let found = problems(&[rollout("web", |_| {}), second.clone(), good_table()], &[]).await;
-    let same = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
-    assert!(found.len() == 1 && found[0].starts_with(same), "{found:?}");
+    let pair = |service: [&str; 2], name: &str| {
+        let other = rollout("web2", |canary| {
+            canary["stableService"] = json!(service[0]);
+            canary["canaryService"] = json!(service[1]);
+            canary["trafficRouting"]["plugins"]["solo-io/glooplatform"]["stableDestination"] =
+                json!({"name": name});
+        });
+        [rollout("web", |_| {}), other, good_table()]
+    };
+    let first = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
+    for (objects, expect) in [
+        (
+            pair(["web2", "web2-canary"], "web"),
+            "splits the same destination Service shop/web in route main of RouteTable shop/front: give each Rollout a stable Service of its own, or other routes",
+        ),
+        (
+            pair(["web", "web2-canary"], "web"),
+            "has the same Service web, and the controller refuses the second one: give each Rollout Services of its own",
+        ),
+        (
+            pair(["web2", "web-canary"], "other"),
+            "has the same Service web-canary, and the controller refuses the second one: give each Rollout Services of its own",
+        ),
+    ] {
+        let mut found = problems(&objects, &[]).await;
+        found.retain(|it| it.starts_with(first));
+        assert!(found.len() == 1 && found[0].ends_with(expect), "{found:?}");
+    }
     let other = rollout("web2", |canary| {
         canary["stableService"] = json!("web2");
         canary["canaryService"] = json!("web2-canary");
