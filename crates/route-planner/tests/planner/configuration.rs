@@ -575,7 +575,7 @@ fn check_unmatched(routes: Value, expect: &[&str]) {
             }),
         ),
     ];
-    assert_eq!(config.routes().unmatched(&tables), expect);
+    assert_eq!(config.unmatched(&tables), expect);
 }
 
 #[test]
@@ -585,6 +585,15 @@ fn each_entry_that_selects_no_route_is_named() {
     let typo =
         json!({"routeSelector": {"name": "mian", "names": ["other"], "labels": {"app": "web"}}});
     check_unmatched(typo, &["routeSelector name: mian"]);
+    let tables = |labels: Value| json!({"routeTableSelector": labels});
+    check_unmatched(
+        tables(
+            json!({"labels": {"app": "none"}, "matchExpressions": [{"key": "team", "operator": "Exists"}]}),
+        ),
+        &["routeTableSelector labels: app=none,team"],
+    );
+    let not_in = json!([{"key": "app", "operator": "NotIn", "values": ["none"]}]);
+    check_unmatched(tables(json!({ "matchExpressions": not_in })), &[]);
     let labels = json!({"routeSelector": {"name": "main", "labels": {"app": "web", "tier": "2"}}});
     check_unmatched(labels, &["routeSelector labels: app=web,tier=2"]);
     let ports = json!({"tcpRoutes": [{"port": 6379}, {"port": 6380}]});
