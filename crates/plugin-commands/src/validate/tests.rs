@@ -406,6 +406,10 @@ async fn entries_of_the_block_that_do_little() {
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
         "warning: zeroWeight: keep leaves stable in the route with weight 0 while the canary has 100, and Gloo's reference takes 0 for unset and refuses that: remove the key, unless your Gloo accepts it",
     ]).await;
+    let by_label = json!({"name": "front", "labels": {"app": "none"}});
+    check_block(json!({"routeTableSelector": by_label}), apart.clone(), &[
+        "warning: no route of the selected tables matches routeTableSelector labels: app=none: correct the entry, unless another table has it",
+    ]).await;
     check_block(block(json!({"routeSelector": {"names": [], "labels": {}}})), apart.clone(), &[
         "warning: routeSelector is empty, which selects all HTTP routes: remove it, or name routes in it",
     ]).await;
