@@ -35,7 +35,7 @@ use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
 use super::update::{Rollback, Update};
-use super::world::{Source, Subject};
+use super::world::{Source, Subject, misnamed};
 
 /// The warning of the planner about weights that are an error of the table.
 const REJECTED: &str = ": Gloo rejects the owner's weights: ";
@@ -308,10 +308,10 @@ impl Checked<'_> {
             Err(StoreError::NotFound { what }) if !source.is_live() => {
                 let is_unread = |key: &ObjectKey| config.route_tables().names.contains(&key.name);
                 if !self.world.unread.iter().any(is_unread) {
-                    let elsewhere = self.elsewhere(config).unwrap_or_default();
-                    let text = format!(
-                        "the files do not have {what}: its routes are not checked{elsewhere}"
-                    );
+                    let remedy = misnamed(config.route_tables(), self.world.manifests);
+                    let remedy = remedy.map(|it| format!("; {it}")).unwrap_or_default();
+                    let text =
+                        format!("the files do not have {what}: its routes are not checked{remedy}");
                     self.problems.warn(&self.block, text);
                 }
                 return Ok(());
@@ -323,23 +323,6 @@ impl Checked<'_> {
             return Ok(());
         }
         self.update(subject, config).await
-    }
-
-    /// Returns a remedy if the files have a table that is not found by its name in another namespace.
-    fn elsewhere(&self, config: &PluginConfig) -> Option<String> {
-        let selector = config.route_tables();
-        let tables = self.world.manifests.iter();
-        let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
-        let (here, others): (Vec<_>, Vec<_>) = tables
-            .filter_map(Manifest::key)
-            .partition(|key| selector.namespaces.contains(&key.namespace));
-        let mut missing = selector.names.clone();
-        missing.retain(|name| !here.iter().any(|key| key.name == *name));
-        let key = others.iter().find(|key| missing.contains(&key.name))?;
-        Some(format!(
-            "; RouteTable {key} needs routeTableSelector.namespace: {}",
-            key.namespace
-        ))
     }
 
     /// Finds entries of the block that select nothing, or nothing that forwards to the Rollout.

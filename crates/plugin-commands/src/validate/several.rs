@@ -55,6 +55,11 @@ pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
             );
             problems.push(Problem::warning(manifest.spot(&path("kind")), text));
         }
+        if let Some(key) = manifest.key().filter(|_| kind.is_empty()) {
+            let kind_at = manifest.spot(&path("kind"));
+            let text = format!("object {key} has no kind and is ignored: set it");
+            problems.push(Problem::warning(kind_at, text));
+        }
         if kind == "Rollout" && !source.is_subject(manifest) {
             problems.extend(lost_block(source, manifest));
         }

@@ -588,6 +588,21 @@ async fn objects_that_are_not_what_they_should_be() {
         ],
     )
     .await;
+    let mut kind = good_table();
+    kind.as_object_mut().unwrap().shift_remove("kind");
+    check_all(
+        &[rollout("web", |_| {}), kind],
+        &[
+            "warning: object shop/front has no kind and is ignored: set it",
+            "warning: the files do not have RouteTable shop/front: its routes are not checked",
+        ],
+    )
+    .await;
+    let mut misspelt = good_table();
+    misspelt["metadata"]["name"] = json!("forn");
+    check_all(&[rollout("web", |_| {}), misspelt], &[
+        "warning: the files do not have RouteTable shop/front: its routes are not checked; did you mean forn?"
+    ]).await;
     let mut version = rollout("web", |_| {});
     version["apiVersion"] = json!("argoproj.io/v1");
     check_all(
