@@ -30,7 +30,7 @@ Examples:
   simulate -f deploy/ --abort-at 2 --retry          and then started again
   simulate shop/reviews                             a Rollout and its tables in the cluster
 
-Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
+Exit codes: 0 the tables return to what they were; 1 the controller refuses the Rollout, the plugin would refuse a step, or something is left behind; \
 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.

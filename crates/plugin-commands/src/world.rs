@@ -23,7 +23,7 @@ use strict_json::is_near;
 use super::controller::{self, ControllerRelease};
 use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec;
-use super::misuse;
+use super::{Refused, misuse};
 use super::node::{Node, Refusal};
 use crate::flags::ClusterFlags;
 
@@ -204,10 +204,10 @@ impl Source {
         };
         let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
         if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
-            bail!(
-                "the controller refuses the Rollout and calls no plugin: Rollout {}: {text}",
-                subject.key
-            );
+            let key = &subject.key;
+            let text =
+                format!("the controller refuses the Rollout and calls no plugin: Rollout {key}: {text}");
+            return Err(Refused(text).into());
         }
         store.put_rollout(subject.api.clone())?;
         let config = subject.config(&self.policy());
