@@ -269,7 +269,8 @@ impl Source {
                 misuse!("the files have no Rollout {name}{others}")
             }
             ([first, .., last], _) if first.key() == last.key() => {
-                let (key, one, other) = (keys(&[first]), &first.file, &last.file);
+                let [one, other] = [first, last].map(|it| it.spot(&input::path("metadata")));
+                let key = keys(&[first]);
                 misuse!("Rollout {key} is in {one} and in {other}: give one of them")
             }
             (several, _) => {
