@@ -124,7 +124,7 @@ impl CommandLine {
                 return ExitCode::from(2);
             }
             match output::print(&answer.render().ansi().to_string()) {
-                Ok(()) => ExitCode::SUCCESS,
+                Ok(_) => ExitCode::SUCCESS,
                 Err(error) => failed(&error),
             }
         })

@@ -32,14 +32,18 @@ pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<bool
             Ok(report) => view(&report, &events, Timestamp::now()),
             Err(error) => output::line(RED, "error", &crate::one_line(&error)),
         };
+        let mut is_read = true;
         if is_terminal {
             let text = text.replace('\n', &format!("{END_OF_LINE}\n"));
-            output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
+            is_read = output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
         } else if text != shown {
             // A log cannot be overwritten, so only changes are printed.
             let separator = if shown.is_empty() { "" } else { "\n" };
-            output::print(&format!("{separator}{text}"))?;
+            is_read = output::print(&format!("{separator}{text}"))?;
             shown = text;
+        }
+        if !is_read {
+            return Ok(true);
         }
         tokio::time::sleep(PAUSE).await;
     }
