@@ -56,7 +56,7 @@ pub(super) fn of_route_table(object: &Value) -> Vec<Misfit> {
 
 fn misfits(shape: &Value, object: &Value, has_others: bool) -> Vec<Misfit> {
     let mut misfits = Vec::new();
-    for (key, shape, has_others) in [("metadata", &METADATA, false), ("spec", shape, has_others)] {
+    for (key, shape, has_others) in [("metadata", &*METADATA, false), ("spec", shape, has_others)] {
         let mut found = Found {
             whole: shape,
             misfits,
