@@ -17,7 +17,7 @@ const TOLERATED: u32 = 5;
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
-    /// Its name, or its position.
+    /// Its name, or its position in the owner's source.
     pub(super) route: String,
     /// The Rollout that it was added for; absent for a route of the table's owner.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,16 +210,19 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         }
     };
     let mut states = Vec::new();
+    // Managed routes do not change the position of the owner's.
+    let mut position = 0;
     for (index, route) in spec.http.iter().enumerate() {
+        let raw = table.raw().pointer(&format!("/spec/http/{index}"));
+        let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
+        let label = match route.name.as_str() {
+            "" => format!("http[{position}]"),
+            name => name.to_owned(),
+        };
+        position += usize::from(managed_by.is_none());
         if route.forward_to.is_none() {
             continue;
         }
-        let label = match route.name.as_str() {
-            "" => format!("http[{index}]"),
-            name => name.to_owned(),
-        };
-        let raw = table.raw().pointer(&format!("/spec/http/{index}"));
-        let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
         states.push(RouteState {
             managed_by,
             copies: copies(table, route, policies),
@@ -312,6 +315,23 @@ pub(super) mod tests {
                 "tcp[0]: a: 100 %",
                 "tls[0]: : ",
             ],
+        );
+    }
+
+    #[test]
+    fn a_managed_route_does_not_change_the_positions_of_others() {
+        let a = json!({"ref": {"name": "a", "namespace": "x"}});
+        let own = json!({"forwardTo": {"destinations": [a]}});
+        let mut managed = own.clone();
+        managed["name"] = json!("m");
+        managed["labels"] = json!({
+            "rollouts-plugin-trafficrouter-glooplatform/namespace": "n",
+            "rollouts-plugin-trafficrouter-glooplatform/rollout": "r",
+            "rollouts-plugin-trafficrouter-glooplatform/managed-route": "m",
+        });
+        check(
+            json!({"http": [own, managed, own]}),
+            &["http[0]: a: 100 %", "m: a: 100 %", "http[1]: a: 100 %"],
         );
     }
 

@@ -159,10 +159,10 @@ impl<'a> Route<'a> {
         if self.is_named { self.name } else { "" }
     }
 
-    /// The route in messages: its name, or its position when it has none.
+    /// The route in messages: its name, or its position in the owner's source when it has none.
     pub(crate) fn label(&self) -> String {
         match self.name {
-            "" => format!("route {}[{}]", self.protocol.key(), self.index),
+            "" => format!("route {}[{}]", self.protocol.key(), self.owner_index),
             name => format!("route {name}"),
         }
     }
