@@ -114,7 +114,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         release: source.release(args.controller_release).await,
         unread: unread_tables(&manifests, &mut problems),
     };
-    let mut splits = Vec::new();
+    let (mut splits, mut live_tables) = (Vec::new(), BTreeSet::new());
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
@@ -130,11 +130,13 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
             problems: Problems::new(manifest, format!("Rollout {key}")),
             bad_steps: BTreeSet::new(),
             is_refused: false,
+            live_tables: BTreeSet::new(),
             splits: None,
         };
         checked.check().await?;
         splits.extend(checked.splits);
         problems.extend(checked.problems.found);
+        live_tables.extend(checked.live_tables);
     }
     problems.extend(several::shared(&splits));
     if rollouts == 0 && is_complete {
@@ -145,7 +147,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     let tables = manifests.iter().filter(|it| it.kind() == RouteTable::KIND);
     Ok(Report {
         rollouts,
-        route_tables: tables.count(),
+        route_tables: tables.count() + live_tables.len(),
         problems: problems.into_iter().collect(),
     })
 }
@@ -189,6 +191,8 @@ struct Checked<'a> {
     bad_steps: BTreeSet<usize>,
     /// Whether the strategy has a fault that is not in a step.
     is_refused: bool,
+    /// The selected tables that the files lack.
+    live_tables: BTreeSet<ObjectKey>,
     splits: Option<Splits>,
 }
 
@@ -318,6 +322,15 @@ impl Checked<'_> {
             }
             Err(_) => Vec::new(),
         };
+        for table in &tables {
+            let tables = self.world.manifests.iter();
+            let mut tables = tables.filter(|it| it.kind() == RouteTable::KIND);
+            if !tables.any(|it| it.key().as_ref() == Some(table.key())) {
+                let found = table::problems(&Manifest::live(table.clone()));
+                self.problems.found.extend(found);
+                self.live_tables.insert(table.key().clone());
+            }
+        }
         self.entries(subject, config, &store, &tables).await;
         if self.is_refused {
             return Ok(());
