@@ -208,7 +208,7 @@ pub(super) fn split_by(
 /// Returns the names of the Services between which a Rollout shifts traffic.
 pub(super) fn services_of(subject: &Subject) -> BTreeSet<String> {
     let references = references_of(subject).into_iter();
-    let services = references.filter(|(_, kind)| *kind == "Service");
+    let services = references.filter(|(name, kind)| *kind == "Service" && !name.text().is_empty());
     services.map(|(name, _)| name.text().to_owned()).collect()
 }
 
