@@ -485,7 +485,12 @@ async fn objects_of_the_cluster_during_an_update() {
     });
     let own = json!({"name": "main", "forwardTo": to("web")});
     let table = table(json!({"hosts": ["a.example"], "http": [copy, own]}));
-    check_all(&[rollout("web", |_| {}), table, policy], &[]).await;
+    let steps = steps(json!([
+        {"setCanaryScale": {"replicas": 1}},
+        {"setMirrorRoute": {"name": "r", "percentage": 20, "match": [{"path": {"prefix": "/"}}]}},
+        {"setWeight": 10},
+    ]));
+    check_all(&[rollout("web", steps), table, policy], &[]).await;
 }
 
 #[tokio::test]
