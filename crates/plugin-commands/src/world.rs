@@ -23,8 +23,8 @@ use strict_json::is_near;
 use super::controller::{self, ControllerRelease};
 use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec;
-use super::{Refused, misuse};
 use super::node::{Node, Refusal};
+use super::{Refused, misuse};
 use crate::flags::ClusterFlags;
 
 /// The source of the objects.
@@ -205,8 +205,9 @@ impl Source {
         let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
         if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
             let key = &subject.key;
-            let text =
-                format!("the controller refuses the Rollout and calls no plugin: Rollout {key}: {text}");
+            let text = format!(
+                "the controller refuses the Rollout and calls no plugin: Rollout {key}: {text}"
+            );
             return Err(Refused(text).into());
         }
         store.put_rollout(subject.api.clone())?;

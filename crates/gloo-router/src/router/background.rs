@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
 use route_planner::{
-    Plan, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
+    Plan, Portion, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
 };
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;

@@ -18,9 +18,21 @@ static ROUTE_TABLE: LazyLock<Value> =
 /// `metadata` of any kind.
 static METADATA: LazyLock<Value> = LazyLock::new(|| {
     let keys = [
-        "name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences",
-        "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
-        "deletionGracePeriodSeconds", "managedFields", "selfLink",
+        "name",
+        "generateName",
+        "namespace",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "selfLink",
     ];
     keys.into_iter().map(|key| (key, "any")).collect()
 });
@@ -338,7 +350,9 @@ mod tests {
         }
         check(
             destination(json!({"port": {"num": 1}})),
-            &["warning: unknown key spec.http[0].forwardTo.destinations[0].port.num, did you mean number?"],
+            &[
+                "warning: unknown key spec.http[0].forwardTo.destinations[0].port.num, did you mean number?",
+            ],
         );
         check(
             table(json!({"http": [{"matchers": [{"url": {"prefix": "/"}}]}]})),
