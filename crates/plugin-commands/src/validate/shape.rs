@@ -349,9 +349,9 @@ mod tests {
             );
         }
         check(
-            destination(json!({"port": {"num": 1}})),
+            destination(json!({"port": {"numbr": 1}})),
             &[
-                "warning: unknown key spec.http[0].forwardTo.destinations[0].port.num, did you mean number?",
+                "warning: unknown key spec.http[0].forwardTo.destinations[0].port.numbr, did you mean number?",
             ],
         );
         check(
