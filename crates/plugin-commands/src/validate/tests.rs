@@ -513,7 +513,7 @@ async fn weights_of_destinations_that_the_block_names() {
     check_block(one, shared(mesh.clone(), 80), &[]).await;
     let two = json!({"stableDestination": stable, "canaryDestination": {"name": "mesh-canary"}});
     check_block(block(two), shared(mesh, 3), &[
-        "warning: RouteTable shop/front: route main: the controller asks for 10 % of the traffic, and the canary gets 33 %: the Rollout has 3 % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+        "warning: route main: the controller asks for 10 % of the traffic, and the canary gets 33 %: the Rollout has 3 % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
     ]).await;
     // The other port is not the Rollout's.
     let web = to("web", "SERVICE", 50);
