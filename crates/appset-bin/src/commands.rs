@@ -231,6 +231,9 @@ async fn ask(args: &Ask) -> anyhow::Result<Printed> {
         text if text.trim_start().starts_with('{') => text.to_owned(),
         file => read(Path::new(file))?,
     };
+    if let Some(dir) = &args.objects.objects_dir {
+        fs::read_dir(dir).with_context(|| format!("{} cannot be read", dir.display()))?;
+    }
     let metrics = Metrics::new();
     // The file may be a pipe, which can be read once.
     let sources = match Sources::new(&args.config, &args.objects, args.deadline, &metrics) {

@@ -188,23 +188,25 @@ impl LiveTokens {
         let tokens = Fresh::unread();
         let tokens = Self { path, read, tokens };
         tokens.reload();
-        if tokens.current().is_some_and(|it| it.is_empty()) {
-            let path = tokens.path.display().to_string();
-            tracing::warn!(
-                path,
-                "there is no token: every call is refused until one is added"
-            );
-        }
         Ok(tokens)
     }
 
-    /// Reads the tokens again.
+    /// Reads the tokens again. That there is none is logged when it is new.
     pub(crate) fn reload(&self) {
+        let has_none = || self.current().is_some_and(|it| it.is_empty());
+        let had_none = has_none();
         self.tokens
             .publish((self.read)(&self.path).map_err(|error| {
                 let path = self.path.display();
                 format!("the tokens in {path} cannot be read: {error}")
             }));
+        if has_none() && !had_none {
+            let path = self.path.display().to_string();
+            tracing::warn!(
+                path,
+                "there is no token: every call is refused until one is added"
+            );
+        }
     }
 
     /// Returns the tokens, if they can be read.

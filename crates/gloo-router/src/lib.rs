@@ -22,7 +22,8 @@ pub use error::{Failure, Failures, ShiftError};
 pub use from_rpc::{Policy, admissible};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::{
-    ASSUMED_PORT, GlooRouter, Target, behind_recorded, carry_out, rollout_keeper, table_keeper,
+    ASSUMED_PORT, GlooRouter, Target, behind_recorded, carry_out, portions, rollout_keeper,
+    table_keeper,
 };
 pub use {gloo_types, route_planner, route_store};
 

@@ -32,16 +32,16 @@ use rollouts_rpc::{
 use route_planner::IntentKind;
 use route_store::{Priority, Store, with_context};
 
+pub(crate) use self::{
+    background::{Background, Collected, Drift, Fence},
+    guard::{Promotion, Release, end_of, observation_of},
+};
 pub use self::{
-    background::behind_recorded,
+    background::{behind_recorded, portions},
     deferred::{rollout_keeper, table_keeper},
     read::ASSUMED_PORT,
     target::Target,
     write::carry_out,
-};
-pub(crate) use self::{
-    background::{Background, Collected, Drift, Fence},
-    guard::{Promotion, Release, end_of, observation_of},
 };
 use self::{deadline::Deadline, guard::Holds, memory::Memory, verification::is_waited_for};
 use crate::{

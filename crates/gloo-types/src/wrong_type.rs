@@ -22,7 +22,12 @@ fn reworded(error: &str) -> String {
             Some((expected, place)) => (expected, format!(" at line {place}")),
             None => (expected, String::new()),
         };
-        let (expected, found) = (name_of(expected), value_of(found));
+        let expected = match (found.starts_with("integer"), expected) {
+            (true, "i32") => "a whole number from -2147483648 to 2147483647",
+            (true, "u32") => "a whole number from 0 to 4294967295",
+            _ => name_of(expected),
+        };
+        let found = value_of(found);
         return format!("must be {expected}, found {found}{place}");
     }
     if let Some(field) = error.strip_prefix("missing field ") {
@@ -93,7 +98,18 @@ mod tests {
             json!("a quarter"),
             r#"must be a whole number, found the string "a quarter""#,
         );
-        check::<u32>(json!(-1), "must be a whole number from 0, found -1");
+        check::<u32>(
+            json!(-1),
+            "must be a whole number from 0 to 4294967295, found -1",
+        );
+        check::<i32>(
+            json!(3_000_000_000_u32),
+            "must be a whole number from -2147483648 to 2147483647, found 3000000000",
+        );
+        check::<u32>(
+            json!("1"),
+            r#"must be a whole number from 0, found the string "1""#,
+        );
         check::<i32>(json!(1.5), "must be a whole number, found 1.5");
         check::<String>(
             json!(true),

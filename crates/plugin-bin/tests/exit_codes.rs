@@ -149,6 +149,21 @@ fn output_that_cannot_be_written_is_3() {
     }
 }
 
+/// As in `validate | head -1`: the code is that of the result.
+#[test]
+fn output_that_nobody_needs_is_no_error() {
+    for (code, line) in [
+        (0, "--help".to_owned()),
+        (0, format!("simulate {GOOD}")),
+        (1, "validate -f tests/commands/validate.in/bad".to_owned()),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let found = run(NO_CLUSTER, &line, writer.into());
+        assert_eq!(found, (Some(code), String::new()), "{line}");
+    }
+}
+
 #[test]
 fn the_page_has_these_codes() {
     let page = include_str!("../../../docs/commands.md");

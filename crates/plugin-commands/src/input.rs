@@ -5,10 +5,9 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-use gloo_types::{ObjectKey, WrongType};
+use gloo_types::{Document, ObjectKey, Resource, WrongType};
 use jsonptr::{Pointer, PointerBuf};
 use rollouts_rpc::error_line;
-use route_store::RolloutDoc;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,12 +71,14 @@ impl Manifest {
         }
     }
 
-    /// Creates the manifest of a Rollout of the cluster. Items of a list come without `kind`.
-    pub(super) fn live(rollout: RolloutDoc) -> Self {
-        let file = format!("cluster Rollout {}", rollout.key());
-        let mut value = rollout.into_raw();
+    /// Creates the manifest of an object of the cluster. Items of a list come without `apiVersion` and `kind`.
+    pub(super) fn live<K: Resource>(object: Document<K>) -> Self {
+        let file = format!("cluster {} {}", K::KIND, object.key());
+        let mut value = object.into_raw();
         if let Some(fields) = value.as_object_mut() {
-            fields.insert("kind".to_owned(), "Rollout".into());
+            let version = format!("{}/{}", K::GROUP, K::VERSION);
+            fields.insert("apiVersion".to_owned(), version.into());
+            fields.insert("kind".to_owned(), K::KIND.into());
         }
         Self {
             file,

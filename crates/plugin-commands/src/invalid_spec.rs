@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use gloo_types::{LabelRequirement, is_label_key, is_label_value};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::controller::ControllerRelease;
 use crate::node::{Node, Refusal};
@@ -199,7 +199,7 @@ impl Rules<'_> {
 
     fn step(&mut self, step: &Node<'_>) {
         // The API server refuses a value of another type.
-        if !step.value.is_object() && step.is_set() {
+        if !step.value.is_object() {
             return;
         }
         let exclusive = EXCLUSIVE.into_iter().filter(|key| step.has(key));
@@ -282,8 +282,10 @@ impl Rules<'_> {
             for key in ["headerValue", "method", "path"] {
                 let value = condition.get(key);
                 let set = ["exact", "prefix", "regex"].iter();
-                let set = set.filter(|key| !value.get(key).text().is_empty()).count();
-                if value.is_set() && set != 1 {
+                let is_set = |key: &&&str| value.has(key) && *value.get(key).value != json!("");
+                let set = set.filter(is_set).count();
+                // The API server refuses a value of another type.
+                if value.value.is_object() && set != 1 {
                     let what = if set == 0 { "none" } else { "several" };
                     let text =
                         format!("{key} has {what} of exact, prefix and regex: set exactly one");

@@ -52,7 +52,7 @@ pub const HINT: &str =
     "Commands for people: plan, simulate, validate, status, restore and doctor; see --help.";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 a problem was found, or the plugin would refuse; \
+Exit codes: 0 success; 1 a problem was found, or the controller or the plugin would refuse; \
 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.";
 
 /// Argo Rollouts traffic router for Solo.io Gloo Platform.
@@ -97,6 +97,11 @@ enum Command {
 #[error("{0}")]
 struct Misuse(String);
 
+/// Why no call would be made, or would succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
 /// Returns a [`Misuse`] with this text as the error of the function.
 macro_rules! misuse {
     ($($text:tt)*) => {
@@ -119,7 +124,7 @@ impl CommandLine {
                 return ExitCode::from(2);
             }
             match output::print(&answer.render().ansi().to_string()) {
-                Ok(()) => ExitCode::SUCCESS,
+                Ok(_) => ExitCode::SUCCESS,
                 Err(error) => failed(&error),
             }
         })
@@ -141,7 +146,11 @@ impl CommandLine {
 /// Prints an error and returns its exit code.
 fn failed(error: &anyhow::Error) -> ExitCode {
     output::print_error(&one_line(error));
-    ExitCode::from(if error.is::<Misuse>() { 2 } else { 3 })
+    ExitCode::from(match error {
+        _ if error.is::<Refused>() => 1,
+        _ if error.is::<Misuse>() => 2,
+        _ => 3,
+    })
 }
 
 /// Formats an error and its causes as one line.

@@ -1,6 +1,6 @@
 //! Prints reports: with colours on a terminal, as plain text elsewhere, or as JSON or YAML.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
@@ -68,13 +68,18 @@ pub(super) fn yaml<R: Serialize>(report: &R) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(report)?)
 }
 
-/// Writes to stdout. Styles are omitted if it is no terminal or `NO_COLOR` is set.
-pub(super) fn print(text: &str) -> anyhow::Result<()> {
+/// Writes to stdout. Styles are omitted if it is no terminal or `NO_COLOR` is set. Returns `false` if the reader of a pipe needs no
+/// more, which is no error.
+pub(super) fn print(text: &str) -> anyhow::Result<bool> {
     let mut stdout = anstream::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .context("cannot write to stdout")
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => {
+            written.context("cannot write to stdout")?;
+            Ok(true)
+        }
+    }
 }
 
 /// Prints an error to stderr.

@@ -30,7 +30,7 @@ Examples:
   plan -f rollout.yaml --live --weight 50           the Rollout of a file, the tables of the cluster
   plan shop/reviews --weight 25 -o patch            the JSON Patch that would be sent
 
-Exit codes: 0 planned; 1 the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
+Exit codes: 0 planned; 1 the controller or the plugin would refuse, or an entry of the plugin block selects no route; 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,

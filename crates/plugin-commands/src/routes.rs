@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use gloo_types::{
     DestinationReference, HttpRoute, MirrorPolicyDoc, RouteTableDoc, effective_weights,
 };
-use rollouts_rpc::{Rollout, WeightDestination};
-use route_planner::managed_by;
+use route_planner::{Portion, managed_by};
 use serde::Serialize;
 
 /// How many percent points the canary's weight may differ from the one that the controller asks for.
@@ -18,7 +17,7 @@ const TOLERATED: u32 = 5;
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
-    /// Its name, or its position.
+    /// Its name, or its position in the owner's source.
     pub(super) route: String,
     /// The Rollout that it was added for; absent for a route of the table's owner.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,14 +98,6 @@ impl Place {
         }
     }
 
-    /// Whether it is the Service, or the subset of a Service with Pods of this hash.
-    fn is(&self, service: &str, hash: &str) -> bool {
-        match self.subset.as_str() {
-            "" => self.name == service,
-            subset => subset.split(',').any(|value| value == hash),
-        }
-    }
-
     /// Returns the shortest name that no other place has.
     fn name_among(&self, all: &BTreeSet<Self>) -> String {
         let is_twin = |it: &&Self| (&it.name, &it.subset) == (&self.name, &self.subset);
@@ -150,55 +141,24 @@ impl RouteState {
         self.table == other.table && self.route == other.route
     }
 
-    /// Returns the percentages of the destinations that are the Service, or its Pods with this hash. Without a namespace, in any.
-    pub(super) fn percents(&self, namespace: Option<&str>, service: &str, hash: &str) -> Vec<u32> {
-        let shares = self.destinations.iter();
-        let shares = shares.filter(|it| namespace.is_none_or(|near| it.to.namespace == near));
-        let shares = shares.filter(|it| it.to.is(service, hash));
-        // With weight 0 the owner means none.
-        shares
-            .map(|it| if it.weight == Some(0) { 0 } else { it.percent })
-            .collect()
-    }
-
-    /// Compares the canary's weight with the one that the controller asks for. Returns a warning if they differ by more than
-    /// [`TOLERATED`].
-    pub(super) fn compare(
-        &mut self,
-        rollout: &Rollout,
-        weight: i32,
-        additional: &[WeightDestination],
-    ) -> Option<String> {
-        let services = rollout.services().filter(|_| self.managed_by.is_none())?;
-        let status = &rollout.status;
-        let share = |service: &str, hash: &str| match *self.percents(
-            Some(&rollout.metadata.namespace),
-            service,
-            hash,
-        ) {
-            [] => Some(0),
-            [percent] => Some(percent),
-            // It is not known which is meant.
-            _ => None,
-        };
-        let canary = share(services.canary, &status.current_pod_hash)?;
-        let mut all = canary + share(services.stable, &status.stable_rs)?;
-        for other in additional {
-            all += share(&other.service_name, &other.pod_template_hash)?;
-        }
-        // More than the maximum is scaled down.
-        let others = additional.iter().map(|it| i64::from(it.weight));
-        let whole = others.sum::<i64>() + i64::from(weight);
-        let max = whole.max(i64::from(rollout.max_traffic_weight())).max(1);
-        let asked = u32::try_from(i64::from(weight) * 100 / max).ok()?;
-        let gets = (canary * 100 + all / 2).checked_div(all)?;
+    /// Compares what the canary gets with what the controller asks for, in percent of the Rollout's traffic. Returns a warning if they
+    /// differ by more than [`TOLERATED`].
+    pub(super) fn compare(&mut self, asked: u32, portion: &Portion) -> Option<String> {
+        let Portion { canary, all, .. } = portion;
+        let gets = (canary * 100 + all / 2).checked_div(*all)?;
         self.rounded = (asked != gets).then_some(Rounded { asked, gets });
         (asked.abs_diff(gets) > TOLERATED).then(|| {
             format!(
-                "RouteTable {}: route {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
-                self.table, self.route
+                "RouteTable {}: {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+                self.table, portion.route
             )
         })
+    }
+
+    /// Whether the portion is that of this route.
+    pub(super) fn has(&self, portion: &Portion) -> bool {
+        let route = portion.route.strip_prefix("route ");
+        self.managed_by.is_none() && route == Some(self.route.as_str())
     }
 
     /// Describes the weights in the table.
@@ -250,16 +210,19 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         }
     };
     let mut states = Vec::new();
+    // Managed routes do not change the position of the owner's.
+    let mut position = 0;
     for (index, route) in spec.http.iter().enumerate() {
+        let raw = table.raw().pointer(&format!("/spec/http/{index}"));
+        let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
+        let label = match route.name.as_str() {
+            "" => format!("http[{position}]"),
+            name => name.to_owned(),
+        };
+        position += usize::from(managed_by.is_none());
         if route.forward_to.is_none() {
             continue;
         }
-        let label = match route.name.as_str() {
-            "" => format!("http[{index}]"),
-            name => name.to_owned(),
-        };
-        let raw = table.raw().pointer(&format!("/spec/http/{index}"));
-        let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
         states.push(RouteState {
             managed_by,
             copies: copies(table, route, policies),
@@ -352,6 +315,23 @@ pub(super) mod tests {
                 "tcp[0]: a: 100 %",
                 "tls[0]: : ",
             ],
+        );
+    }
+
+    #[test]
+    fn a_managed_route_does_not_change_the_positions_of_others() {
+        let a = json!({"ref": {"name": "a", "namespace": "x"}});
+        let own = json!({"forwardTo": {"destinations": [a]}});
+        let mut managed = own.clone();
+        managed["name"] = json!("m");
+        managed["labels"] = json!({
+            "rollouts-plugin-trafficrouter-glooplatform/namespace": "n",
+            "rollouts-plugin-trafficrouter-glooplatform/rollout": "r",
+            "rollouts-plugin-trafficrouter-glooplatform/managed-route": "m",
+        });
+        check(
+            json!({"http": [own, managed, own]}),
+            &["http[0]: a: 100 %", "m: a: 100 %", "http[1]: a: 100 %"],
         );
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gloo_router::from_rpc;
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_router::{from_rpc, portions};
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTableDoc};
+use route_planner::{Portion, belongs_to};
 use route_store::RouteStore as _;
 use serde::Serialize;
 use serde_json::Value;
@@ -29,7 +30,7 @@ Examples:
   simulate -f deploy/ --abort-at 2 --retry          and then started again
   simulate shop/reviews                             a Rollout and its tables in the cluster
 
-Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
+Exit codes: 0 the tables return to what they were; 1 the controller refuses the Rollout, the plugin would refuse a step, or something is left behind; \
 2 the command line is wrong, or names what does not exist; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
     /// The Rollout, as name or namespace/name; required if there are several.
@@ -90,6 +91,9 @@ pub(super) struct PassReport<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
     routes: Vec<RouteState>,
+    /// What the versions get of the routes that the Rollout splits, each with its table.
+    #[serde(skip)]
+    portions: Vec<(String, Portion)>,
 }
 
 /// The state of the tables at the end.
@@ -147,8 +151,12 @@ pub(super) async fn run_update<'p>(
 ) -> anyhow::Result<Report<'p>> {
     let mut reports: Vec<PassReport<'p>> = Vec::new();
     let rollout = &trial.subject.key;
+    let mark = trial.policy().mark(rollout);
     let before = trial.objects().await?.into_iter();
-    let before = before.map(|(id, object)| (id, at_rest(rollout, object)));
+    let before = before.filter_map(|(id, object)| {
+        let object = at_rest(&mark, id.0, object)?;
+        Some((id, object))
+    });
     let before = before.collect();
     let mut is_stuck = passes.last().is_none_or(|pass| !pass.is_end());
     let mut lost = BTreeSet::new();
@@ -165,6 +173,7 @@ pub(super) async fn run_update<'p>(
                 .collect(),
             refused: None,
             routes: Vec::new(),
+            portions: Vec::new(),
         };
         for call in &pass.calls {
             let outcome = trial.call(&rollout, call).await;
@@ -179,6 +188,13 @@ pub(super) async fn run_update<'p>(
         let tables = trial.store.tables()?;
         let states = tables.iter().flat_map(|table| routes(table, &policies));
         report.routes = states.collect();
+        if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
+            for table in &tables {
+                let of = portions(trial.policy(), &pass.rollout, *weight, additional, table);
+                let of = of.into_iter().map(|it| (table.key().to_string(), it));
+                report.portions.extend(of);
+            }
+        }
         let is_refused = report.refused.is_some();
         is_stuck |= is_refused;
         let is_stuck_here = is_stuck && pass.is_waiting && index + 1 == passes.len();
@@ -227,12 +243,22 @@ fn compare_weights(reports: &mut [PassReport<'_>]) {
     let changed = routes.filter(|route| !first.contains(route)).cloned();
     let changed: Vec<RouteState> = changed.collect();
     for report in reports {
-        let pass = report.pass;
-        if let Some(Call::SetWeight(weight, additional)) = pass.calls.last() {
-            let is_changed = |route: &&mut RouteState| changed.iter().any(|it| it.is_same(route));
-            let routes = report.routes.iter_mut().filter(is_changed);
-            let rounded = routes.filter_map(|it| it.compare(&pass.rollout, *weight, additional));
-            report.warnings.extend(rounded);
+        let Some(Call::SetWeight(weight, additional)) = report.pass.calls.last() else {
+            continue;
+        };
+        // More than the maximum is scaled down.
+        let weight = i64::from(*weight);
+        let others = additional.iter().map(|it| i64::from(it.weight));
+        let max = i64::from(report.pass.rollout.max_traffic_weight());
+        let max = max.max(others.sum::<i64>() + weight).max(1);
+        let asked = u32::try_from(weight * 100 / max).unwrap_or_default();
+        for route in &mut report.routes {
+            let is_changed = changed.iter().any(|it| it.is_same(route));
+            let mut portions = report.portions.iter();
+            let portion = portions.find(|(table, it)| *table == route.table && route.has(it));
+            if let Some((_, portion)) = portion.filter(|_| is_changed) {
+                report.warnings.extend(route.compare(asked, portion));
+            }
         }
     }
 }
@@ -298,15 +324,21 @@ fn without_pods(pass: &Pass, lost: &mut BTreeSet<String>) -> Vec<String> {
     warnings
 }
 
-/// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.
-fn at_rest(rollout: &ObjectKey, object: Value) -> Value {
+/// Returns a table without the changes of the Rollout that marks with `mark`, if these can be read, and no policy of it. Changes of
+/// other Rollouts stay.
+fn at_rest(mark: &ObjectKey, kind: &str, object: Value) -> Option<Value> {
+    if kind == MirrorPolicy::KIND {
+        let policy = MirrorPolicyDoc::from_value(object.clone()).ok();
+        let is_own = policy.is_some_and(|policy| belongs_to(&policy, mark));
+        return (!is_own).then_some(object);
+    }
     let rest = RouteTableDoc::from_value(object.clone()).ok();
     let rest = rest.and_then(|table| {
-        let plan = route_planner::restore(rollout, &table).ok()?;
+        let plan = route_planner::restore(mark, &table).ok()?;
         Some(plan.applied_to(&table)?.into_raw())
     });
     // The router reports a table that cannot be read.
-    rest.unwrap_or(object)
+    Some(rest.unwrap_or(object))
 }
 
 /// Compares the objects, with the order of their keys.

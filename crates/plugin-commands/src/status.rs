@@ -4,10 +4,10 @@ mod watch;
 
 use std::collections::BTreeMap;
 
-use gloo_router::behind_recorded;
+use gloo_router::{behind_recorded, portions};
 use gloo_types::{Approval, MirrorPolicyDoc, ObjectKey, RouteTable, RouteTableDoc};
-use rollouts_rpc::{Rollout, error_chain};
-use route_planner::involved;
+use rollouts_rpc::error_chain;
+use route_planner::{Portion, involved};
 use route_store::Clusters;
 use serde::Serialize;
 
@@ -65,8 +65,12 @@ struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     behind: Option<String>,
     tables: Vec<TableStatus>,
+    /// What the versions get of the routes that the Rollout splits.
     #[serde(skip)]
-    spec: Rollout,
+    portions: Vec<Portion>,
+    /// The canary's weight that the controller recorded last.
+    #[serde(skip)]
+    asked: Option<i32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -175,11 +179,12 @@ fn status(
 ) -> (RolloutStatus, Vec<ObjectKey>) {
     let Subject { key, rollout, .. } = subject;
     let steps = rollout.steps().len();
+    let recorded = rollout.status.canary.weights.as_ref();
     let mut status = RolloutStatus {
         rollout: key.to_string(),
         phase: rollout.status.phase.clone(),
         step: rollout.status.current_step_index.map(|step| (step, steps)),
-        spec: rollout.clone(),
+        asked: recorded.map(|weights| weights.canary.weight),
         ..RolloutStatus::default()
     };
     let policy = args.cluster.policy();
@@ -206,6 +211,10 @@ fn status(
         };
         let behind = behind_recorded(&policy, rollout, table);
         status.behind = status.behind.or(behind.map(|behind| behind.reason));
+        let additional = recorded.map_or(&[][..], |weights| &weights.additional);
+        let asked = status.asked.unwrap_or(0);
+        let portions = portions(&policy, rollout, asked, additional, table);
+        status.portions.extend(portions);
         status.tables.push(TableStatus {
             table: table.key().to_string(),
             is_changed,

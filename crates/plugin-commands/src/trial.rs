@@ -21,7 +21,7 @@ use tracing_subscriber::registry::Registry;
 use super::call::Call;
 use super::world::{Source, Subject};
 
-/// Says which entries of a plugin block select no route of its tables.
+/// Says which entries of a plugin block select no table, or no route of its tables.
 pub(super) async fn unmatched_entries(
     config: &PluginConfig,
     store: &MemoryRouteStore,
@@ -29,7 +29,7 @@ pub(super) async fn unmatched_entries(
     let selection = store.select(config.route_tables(), Freshness::Live).await;
     // Tables that cannot be read may have the routes.
     let tables = selection.complete().ok()?;
-    let entries = config.routes().unmatched(&tables);
+    let entries = config.unmatched(&tables);
     (!entries.is_empty()).then(|| unmatched(&entries))
 }
 
@@ -92,6 +92,10 @@ impl Trial {
             policy,
             heard,
         }
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Says which entries of the Rollout's plugin block select no route. The router reports a block that cannot be read.

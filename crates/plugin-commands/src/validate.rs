@@ -35,7 +35,10 @@ use super::output;
 use super::simulate::{End, run_update};
 use super::trial::{Trial, unmatched_entries};
 use super::update::{Rollback, Update};
-use super::world::{Source, Subject};
+use super::world::{Source, Subject, misnamed};
+
+/// The warning of the planner about weights that are an error of the table.
+const REJECTED: &str = ": Gloo rejects the owner's weights: ";
 
 /// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
 ///
@@ -111,7 +114,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
         release: source.release(args.controller_release).await,
         unread: unread_tables(&manifests, &mut problems),
     };
-    let mut splits = Vec::new();
+    let (mut splits, mut live_tables) = (Vec::new(), BTreeSet::new());
     let mut rollouts = 0;
     for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
         rollouts += 1;
@@ -128,13 +131,15 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
             problems: Problems::new(manifest, format!("Rollout {key}")),
             bad_steps: BTreeSet::new(),
             is_refused: false,
+            live_tables: BTreeSet::new(),
             splits: None,
         };
         checked.check().await?;
         splits.extend(checked.splits);
         problems.extend(checked.problems.found);
+        live_tables.extend(checked.live_tables);
     }
-    problems.extend(several::same_stable(&splits));
+    problems.extend(several::shared(&splits));
     if rollouts == 0 && is_complete {
         let message = source.without_plugin(&manifests);
         let spot = Spot::new(source.shown(), None);
@@ -143,7 +148,7 @@ async fn check(args: &Args) -> anyhow::Result<Report> {
     let tables = manifests.iter().filter(|it| it.kind() == RouteTable::KIND);
     Ok(Report {
         rollouts,
-        route_tables: tables.count(),
+        route_tables: tables.count() + live_tables.len(),
         problems: problems.into_iter().collect(),
     })
 }
@@ -189,6 +194,8 @@ struct Checked<'a> {
     bad_steps: BTreeSet<usize>,
     /// Whether the strategy has a fault that is not in a step.
     is_refused: bool,
+    /// The selected tables that the files lack.
+    live_tables: BTreeSet<ObjectKey>,
     splits: Option<Splits>,
 }
 
@@ -207,6 +214,12 @@ impl Checked<'_> {
                 return Ok(());
             }
         };
+        self.splits = Some(Splits {
+            rollout: subject.key.clone(),
+            services: several::services_of(&subject),
+            spot: manifest.spot(&self.block),
+            parts: BTreeSet::new(),
+        });
         let (world, problems) = (self.world, &mut self.problems);
         several::references(problems, world.manifests, &subject);
         advice::about_scaling(problems, &subject, world.release);
@@ -302,34 +315,30 @@ impl Checked<'_> {
             Err(StoreError::NotFound { what }) if !source.is_live() => {
                 let is_unread = |key: &ObjectKey| config.route_tables().names.contains(&key.name);
                 if !self.world.unread.iter().any(is_unread) {
-                    let elsewhere = self.elsewhere(config).unwrap_or_default();
-                    let text = format!(
-                        "the files do not have {what}: its routes are not checked{elsewhere}"
-                    );
+                    let remedy = misnamed(config.route_tables(), self.world.manifests);
+                    let remedy = remedy.map(|it| format!("; {it}")).unwrap_or_default();
+                    let text =
+                        format!("the files do not have {what}: its routes are not checked{remedy}");
                     self.problems.warn(&self.block, text);
                 }
                 return Ok(());
             }
             Err(_) => Vec::new(),
         };
+        for table in &tables {
+            let tables = self.world.manifests.iter();
+            let mut tables = tables.filter(|it| it.kind() == RouteTable::KIND);
+            if !tables.any(|it| it.key().as_ref() == Some(table.key())) {
+                let found = table::problems(&Manifest::live(table.clone()));
+                self.problems.found.extend(found);
+                self.live_tables.insert(table.key().clone());
+            }
+        }
         self.entries(subject, config, &store, &tables).await;
         if self.is_refused {
             return Ok(());
         }
         self.update(subject, config).await
-    }
-
-    /// Returns a remedy if the files have a selected table in another namespace.
-    fn elsewhere(&self, config: &PluginConfig) -> Option<String> {
-        let names = &config.route_tables().names;
-        let tables = self.world.manifests.iter();
-        let tables = tables.filter(|it| it.kind() == RouteTable::KIND);
-        let mut keys = tables.filter_map(Manifest::key);
-        let key = keys.find(|key| names.contains(&key.name))?;
-        Some(format!(
-            "; RouteTable {key} needs routeTableSelector.namespace: {}",
-            key.namespace
-        ))
     }
 
     /// Finds entries of the block that select nothing, or nothing that forwards to the Rollout.
@@ -361,11 +370,9 @@ impl Checked<'_> {
             );
             self.problems.warn(&self.block, text);
         }
-        self.splits = Some(Splits {
-            rollout: subject.key.clone(),
-            spot: self.problems.manifest.spot(&self.block),
-            parts: several::split_by(config, &intent, tables),
-        });
+        if let Some(splits) = &mut self.splits {
+            splits.parts = several::split_by(config, &intent, tables);
+        }
     }
 
     /// Simulates an update, and a rollback that skips its steps. A call stops at the first error, so each step with an error is left out, and the rest is simulated again.
@@ -408,9 +415,12 @@ impl Checked<'_> {
                 None if rollback.is_some() => path("spec.rollbackWindow"),
                 None => self.block.clone(),
             };
-            // Only the controller knows the Services of an experiment whose Pod template is in a workloadRef.
+            // The checks of the table report its weights, and only the controller knows the Services of an experiment whose Pod
+            // template is in a workloadRef.
             let warnings = pass.warnings.iter();
-            for warning in warnings.filter(|warning| !warning.ends_with(ASSUMED_PORT)) {
+            let is_left_out =
+                |text: &&String| text.contains(REJECTED) || text.ends_with(ASSUMED_PORT);
+            for warning in warnings.filter(|warning| !is_left_out(warning)) {
                 self.problems.warn(&at, warning);
             }
             if let Some(reason) = &pass.refused {

@@ -9,7 +9,7 @@ use clap::Args;
 use gloo_router::{Policy, ShiftError, from_rpc};
 use gloo_types::{
     Document, DocumentError, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable,
-    WrongType,
+    RouteTableSelector, WrongType,
 };
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::PluginConfig;
@@ -18,12 +18,13 @@ use route_store::{
     RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
+use strict_json::is_near;
 
 use super::controller::{self, ControllerRelease};
 use super::input::{self, Manifest, Unreadable};
 use super::invalid_spec;
-use super::misuse;
 use super::node::{Node, Refusal};
+use super::{Refused, misuse};
 use crate::flags::ClusterFlags;
 
 /// The source of the objects.
@@ -178,6 +179,7 @@ impl Source {
             misuse!("{file} is a file, not a Rollout: give it with -f");
         }
         let store = Arc::new(MemoryRouteStore::default());
+        let mut manifests = Vec::new();
         let subject = if self.files.is_empty() {
             let Some(name) = name else {
                 misuse!("no Rollout is named: name one, or give files with -f");
@@ -188,7 +190,8 @@ impl Source {
             };
             Subject::new(live.into_raw())?
         } else {
-            let (manifests, unreadable) = self.read();
+            let unreadable;
+            (manifests, unreadable) = self.read();
             if let Some(error) = unreadable.into_iter().next() {
                 return Err(error.into());
             }
@@ -201,10 +204,11 @@ impl Source {
         };
         let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
         if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
-            bail!(
-                "the controller refuses the Rollout and calls no plugin: Rollout {}: {text}",
-                subject.key
+            let key = &subject.key;
+            let text = format!(
+                "the controller refuses the Rollout and calls no plugin: Rollout {key}: {text}"
             );
+            return Err(Refused(text).into());
         }
         store.put_rollout(subject.api.clone())?;
         let config = subject.config(&self.policy());
@@ -216,9 +220,11 @@ impl Source {
                 .await
                 .complete()
         {
-            bail!(
-                "the files do not have {what}: give its file with -f, or read it from the cluster with --live"
-            );
+            let remedy = misnamed(config.route_tables(), &manifests);
+            let remedy = remedy.unwrap_or_else(|| {
+                "give its file with -f, or read it from the cluster with --live".to_owned()
+            });
+            bail!("the files do not have {what}: {remedy}");
         }
         Ok((subject, store))
     }
@@ -264,7 +270,8 @@ impl Source {
                 misuse!("the files have no Rollout {name}{others}")
             }
             ([first, .., last], _) if first.key() == last.key() => {
-                let (key, one, other) = (keys(&[first]), &first.file, &last.file);
+                let [one, other] = [first, last].map(|it| it.spot(&input::path("metadata")));
+                let key = keys(&[first]);
                 misuse!("Rollout {key} is in {one} and in {other}: give one of them")
             }
             (several, _) => {
@@ -424,6 +431,28 @@ impl Manifest {
         let document = document.and_then(|it| it.spec().map(|_| it.into_raw()));
         document.map_err(|error| self.unreadable(error.path(), &error))
     }
+}
+
+/// Returns a remedy if the files have a selected table, which they lack under its name, in another namespace or under nearly this name.
+pub(super) fn misnamed(selector: &RouteTableSelector, manifests: &[Manifest]) -> Option<String> {
+    let tables = manifests.iter().filter(|it| it.kind() == RouteTable::KIND);
+    let (here, elsewhere): (Vec<_>, Vec<_>) = tables
+        .filter_map(Manifest::key)
+        .partition(|key| selector.namespaces.contains(&key.namespace));
+    let mut missing = selector.names.clone();
+    missing.retain(|name| !here.iter().any(|key| key.name == *name));
+    if let Some(key) = elsewhere.iter().find(|key| missing.contains(&key.name)) {
+        let namespace = &key.namespace;
+        return Some(format!(
+            "RouteTable {key} needs routeTableSelector.namespace: {namespace}"
+        ));
+    }
+    let mut others = here.iter().map(|key| &key.name);
+    let is_meant = |other: &&String| {
+        !selector.names.contains(other) && missing.iter().any(|name| is_near(name, other))
+    };
+    let other = others.find(is_meant)?;
+    Some(format!("did you mean {other}?"))
 }
 
 /// Whether a person gave a file where the name of a Rollout is expected.

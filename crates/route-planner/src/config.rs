@@ -310,11 +310,14 @@ fn route_tables(
     let selector = block.block("routeTableSelector")?;
 
     let mut names = selector.object_names("names")?;
-    names.extend(selector.object_name("name")?);
-    names.extend(block.object_name("routeTableName")?);
+    let name = (selector.object_name("name")?, "routeTableSelector.name");
+    let alias = (block.object_name("routeTableName")?, "routeTableName");
+    names.extend(one_of_both(name, alias)?);
     let mut namespaces = selector.object_names("namespaces")?;
-    namespaces.extend(selector.object_name("namespace")?);
-    namespaces.extend(block.object_name("routeTableNamespace")?);
+    let namespace = selector.object_name("namespace")?;
+    let namespace = (namespace, "routeTableSelector.namespace");
+    let alias = block.object_name("routeTableNamespace")?;
+    namespaces.extend(one_of_both(namespace, (alias, "routeTableNamespace"))?);
     if namespaces.is_empty() {
         namespaces.push(rollout_namespace.to_owned());
     }
@@ -337,6 +340,23 @@ fn route_tables(
         return Err(ConfigProblem::NoSelector);
     }
     Ok(selector)
+}
+
+/// Returns the value of a key or of its alias, each with its path.
+///
+/// # Errors
+/// Returns `Err` if both have values, and these differ.
+fn one_of_both(
+    (value, key): (Option<String>, &'static str),
+    (other, alias): (Option<String>, &'static str),
+) -> Result<Option<String>, Problem> {
+    match (&value, &other) {
+        (Some(_), Some(_)) if value != other => Err(Problem::Conflict {
+            path: alias.to_owned(),
+            other: key,
+        }),
+        _ => Ok(value.or(other)),
+    }
 }
 
 fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, Problem> {
@@ -459,7 +479,7 @@ impl DestinationConfig {
             roles.push(role);
         }
         let canary = roles.pop().unwrap_or_default();
-        let stable = roles.pop().unwrap_or_default();
+        let mut stable = roles.pop().unwrap_or_default();
 
         let pods = PodSubset::read(block)?;
         if pods.is_some() {
@@ -479,7 +499,11 @@ impl DestinationConfig {
                 .into());
             }
         }
-        let stable = stable.or(&legacy);
+        let alias = (legacy.kind, "destinationKind");
+        stable.kind = one_of_both((stable.kind, "stableDestination.kind"), alias)?;
+        let alias = (legacy.namespace, "destinationNamespace");
+        let namespace = (stable.namespace, "stableDestination.namespace");
+        stable.namespace = one_of_both(namespace, alias)?;
         let canary = canary.or(&stable);
         for (path, role) in [
             ("stableDestination", &stable),

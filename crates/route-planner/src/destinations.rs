@@ -573,9 +573,13 @@ impl<'a> DestinationList<'a> {
         self.destinations.iter().map(Destination::weight).collect()
     }
 
-    /// The labels of all destinations.
+    /// The labels of all destinations, with their ports if these distinguish them.
     pub(crate) fn labels(&self) -> Vec<String> {
-        self.destinations.iter().map(Destination::label).collect()
+        let label = |it: &Destination<'_>| match it.context.distinction.port {
+            true => it.label_with_port(),
+            false => it.label(),
+        };
+        self.destinations.iter().map(label).collect()
     }
 
     /// The list as JSON.

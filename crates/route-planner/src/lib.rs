@@ -77,7 +77,7 @@ pub use intent::{
 };
 pub use matcher::match_problems;
 pub use mirror_policy::{PolicyChange, belongs_to, is_for_table};
-pub use observe::{Observation, observe};
+pub use observe::{Observation, Portion, observe, portions};
 pub use ownership::{ANNOTATION, mark, marked};
 pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;

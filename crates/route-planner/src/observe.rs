@@ -4,7 +4,9 @@ use gloo_types::{Approval, RouteTableDoc, State};
 
 use crate::config::{PluginConfig, VerifyMode};
 use crate::error::PlanError;
-use crate::intent::Intent;
+use crate::intent::{Intent, IntentKind};
+use crate::record::RecordSet;
+use crate::table_state::{Action, Relation, TableState};
 
 /// The result for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +74,65 @@ pub fn observe(
         true => Observation::Refused { reason },
         false => Observation::NotAccepted { reason },
     })
+}
+
+/// What a Rollout's versions get of the requests of a route that it splits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// The route, as messages name it.
+    pub route: String,
+    /// Percent of the route's requests that the canary gets.
+    pub canary: u32,
+    /// Percent that stable, canary and experiments get together.
+    pub all: u32,
+}
+
+/// Returns the portions of the routes of `table` that the Rollout of `intent` splits. Empty if they cannot be planned.
+pub fn portions(config: &PluginConfig, intent: &Intent, table: &RouteTableDoc) -> Vec<Portion> {
+    let records = RecordSet::read(table, &intent.rollout.to_string());
+    let Ok(state) = TableState::new(config, intent, table, &records) else {
+        return Vec::new();
+    };
+    let (stable, canary) = (&state.roles.stable, &state.roles.canary);
+    let additional: &[_] = match &intent.kind {
+        IntentKind::SetWeight(split) => &split.additional,
+        _ => &[],
+    };
+    let additional = additional
+        .iter()
+        .map(|it| state.roles.additional(&it.service, None));
+    let additional: Vec<_> = additional.collect();
+    let portions = state.routes.iter().filter_map(|it| {
+        let Action::Forward {
+            live,
+            relation: Relation::Managed { .. },
+        } = &it.action
+        else {
+            return None;
+        };
+        let mut portion = Portion {
+            route: it.route.label(),
+            canary: 0,
+            all: 0,
+        };
+        for (destination, percent) in live.destinations.iter().zip(live.effective_weights()) {
+            // With weight 0 the owner means none.
+            let percent = if destination.is_explicit_zero() {
+                0
+            } else {
+                percent
+            };
+            if canary.is(destination) {
+                portion.canary += percent;
+            }
+            let mut others = additional.iter().chain([stable, canary]);
+            if others.any(|role| role.is(destination)) {
+                portion.all += percent;
+            }
+        }
+        Some(portion)
+    });
+    portions.collect()
 }
 
 /// Why Gloo has not accepted the current generation of a table, and whether that is final; `None` if it has.

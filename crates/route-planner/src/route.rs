@@ -159,10 +159,10 @@ impl<'a> Route<'a> {
         if self.is_named { self.name } else { "" }
     }
 
-    /// The route in messages: its name, or its position when it has none.
+    /// The route in messages: its name, or its position in the owner's source when it has none.
     pub(crate) fn label(&self) -> String {
         match self.name {
-            "" => format!("route {}[{}]", self.protocol.key(), self.index),
+            "" => format!("route {}[{}]", self.protocol.key(), self.owner_index),
             name => format!("route {name}"),
         }
     }
@@ -196,14 +196,27 @@ impl<'a> Route<'a> {
     }
 }
 
-impl RouteSelector {
-    /// Returns the entries that select no route of `tables`, as in the plugin block: `routeSelector name: typo`.
+impl PluginConfig {
+    /// Returns the entries that select none of `tables`, the selected ones, or no route of them, as in the plugin block:
+    /// `routeSelector name: typo`.
     pub fn unmatched(&self, tables: &[RouteTableDoc]) -> Vec<String> {
-        let mut left = self.entries();
+        let mut by_label = self.route_tables().clone();
+        by_label.names.clear();
+        let mut tables_by_label = tables.iter();
+        let has_any = tables_by_label.any(|table| by_label.matches(table.key(), table.labels()));
+        // Without names, it is an error that no table is selected.
+        let labels = by_label
+            .label_selector_string()
+            .filter(|_| !has_any && !self.route_tables().names.is_empty());
+        let labels = labels.map(|labels| format!("routeTableSelector labels: {labels}"));
+        let mut left = self.routes().entries();
         left.retain(|(_, protocol, entry)| !entry.selects_any(*protocol, tables));
-        left.into_iter().map(|(label, ..)| label).collect()
+        let left = left.into_iter().map(|(label, ..)| label);
+        labels.into_iter().chain(left).collect()
     }
+}
 
+impl RouteSelector {
     /// Returns the entries that select routes of `tables`, but none that forwards to the Rollout of `intent`, if other entries do.
     pub fn idle(
         &self,

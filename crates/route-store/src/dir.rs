@@ -302,6 +302,9 @@ fn documents(text: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
 }
 
 fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
+    // A link stays a link, and the file that it names is replaced.
+    let target = fs::canonicalize(path);
+    let path = target.as_deref().unwrap_or(path);
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;

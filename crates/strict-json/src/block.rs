@@ -429,7 +429,8 @@ fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// Whether a person may have meant `known` by `key`: half of the letters are the same, or one begins with the other.
-fn is_near(key: &str, known: &str) -> bool {
+#[must_use]
+pub fn is_near(key: &str, known: &str) -> bool {
     closeness(key, known) >= 0.5 || known.starts_with(key) || key.starts_with(known)
 }
 

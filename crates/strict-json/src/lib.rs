@@ -19,7 +19,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-pub use block::{Block, hint, object_name, resembles};
+pub use block::{Block, hint, is_near, object_name, resembles};
 pub use unique::from_slice;
 
 /// What is wrong with a document. Paths are dotted, from the top.

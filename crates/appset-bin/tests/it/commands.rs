@@ -95,6 +95,13 @@ fn ask_reads_objects_from_a_directory() {
     let body = r#"{"input":{"parameters":{"routeTableSelector":{"name":"web"}}}}"#;
     let args = ["ask", "--config=DIR/config.yaml", "--objects-dir=DIR", body];
     check(config, &args, 1, "", "RouteTable shop/web not found");
+    let gone = [
+        "ask",
+        "--config=DIR/config.yaml",
+        "--objects-dir=DIR/gone",
+        body,
+    ];
+    check(config, &gone, 3, "", "gone cannot be read");
 }
 
 #[test]

@@ -269,6 +269,23 @@ fn probes_and_metrics_are_served() {
 }
 
 #[test]
+fn the_loss_of_the_last_token_is_in_the_log() {
+    let config = "static: {hello: {sets: [{a: 1}]}}";
+    let generator = Generator::start_with(config, &[("argocd", "x")], &[]);
+    let file = generator.dir().join("tokens/argocd");
+    fs::write(&file, "").unwrap();
+    generator.reload();
+    fs::write(&file, "x").unwrap();
+    generator.reload();
+    fs::remove_file(&file).unwrap();
+    generator.reload();
+    let log = generator.stop();
+    let messages = log.iter().filter_map(|record| record["message"].as_str());
+    let lost = messages.filter(|message| message.starts_with("there is no token"));
+    assert_eq!(lost.count(), 2, "{log:?}");
+}
+
+#[test]
 fn tokens_that_were_never_readable_are_in_the_log() {
     let generator = Generator::start_in_missing_tokens("static: {hello: {sets: [{a: 1}]}}");
     refused(&generator.post("", Some("t"), ""), 503, "not_ready");

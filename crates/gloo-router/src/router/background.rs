@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use rollouts_rpc::Rollout;
+use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
 use route_planner::{
-    Plan, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
+    Plan, Portion, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
 };
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
@@ -194,6 +194,24 @@ pub fn behind_recorded(policy: &Policy, live: &Rollout, table: &RouteTableDoc) -
     let hashes = Memory::default().hashes(live);
     let standing = Standing::recorded(policy, live, hashes)?;
     Behind::of(&standing.request, table)
+}
+
+/// Returns the portions of the routes of a table that a Rollout splits, for SetWeight with these weights.
+#[must_use]
+pub fn portions(
+    policy: &Policy,
+    rollout: &Rollout,
+    weight: i32,
+    additional: &[WeightDestination],
+    table: &RouteTableDoc,
+) -> Vec<Portion> {
+    let hashes = Memory::default().hashes(rollout);
+    let max = rollout.max_traffic_weight();
+    let kind = from_rpc::weight(DesiredWeight { value: weight, max }, additional);
+    // The caller reports a plugin block that cannot be read.
+    let request = Request::new(policy, rollout, hashes, false, kind).ok();
+    let portions = request.map(|it| route_planner::portions(&it.config, &it.intent, table));
+    portions.unwrap_or_default()
 }
 
 impl<S: Store> GlooRouter<S> {

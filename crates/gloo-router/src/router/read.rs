@@ -118,7 +118,7 @@ impl<S: Store> GlooRouter<S> {
         let has_all = selected.failures.is_empty();
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
         if has_all {
-            let entries = request.config.routes().unmatched(&selected.tables);
+            let entries = request.config.unmatched(&selected.tables);
             if self.memory.is_news(&request.rollout, &entries) {
                 let rollout = About::of_call(rollout);
                 self.observer

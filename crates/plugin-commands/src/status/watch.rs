@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gloo_router::report::Reason;
 use k8s_openapi::jiff::Timestamp;
+use route_planner::Portion;
 use route_store::{Clusters, FIELD_MANAGER, StoreError};
 use serde_json::{Value, json};
 
@@ -31,14 +32,18 @@ pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<bool
             Ok(report) => view(&report, &events, Timestamp::now()),
             Err(error) => output::line(RED, "error", &crate::one_line(&error)),
         };
+        let mut is_read = true;
         if is_terminal {
             let text = text.replace('\n', &format!("{END_OF_LINE}\n"));
-            output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
+            is_read = output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
         } else if text != shown {
             // A log cannot be overwritten, so only changes are printed.
             let separator = if shown.is_empty() { "" } else { "\n" };
-            output::print(&format!("{separator}{text}"))?;
+            is_read = output::print(&format!("{separator}{text}"))?;
             shown = text;
+        }
+        if !is_read {
+            return Ok(true);
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -52,8 +57,8 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     let mut rows = vec![head.map(str::to_owned)];
     let known = events.as_deref().unwrap_or_default();
     for rollout in &report.rollouts {
-        let weights = rollout.spec.status.canary.weights.as_ref();
-        let asked = weights.map_or("-".to_owned(), |it| it.canary.weight.to_string());
+        let asked = rollout.asked;
+        let asked = asked.map_or("-".to_owned(), |it| it.to_string());
         let [name, phase, step] = rollout.cells();
         rows.push([
             name,
@@ -73,26 +78,12 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
     text
 }
 
-/// Returns the canary's share of the routes that forward to the Rollout's Services: one number if it is equal for all of them.
+/// Returns the canary's percentage of what the Rollout has of its routes: one number if it is equal for all of them.
 fn in_force(rollout: &RolloutStatus) -> String {
-    let Some(services) = rollout.spec.services() else {
-        return "-".to_owned();
-    };
-    let status = &rollout.spec.status;
-    let routes = rollout.tables.iter().flat_map(|table| &table.routes);
-    let routes = routes.filter(|route| route.managed_by.is_none());
-    let namespace = &rollout.spec.metadata.namespace;
-    let shares = routes.filter_map(|route| {
-        let of = |service, hash| {
-            // The plugin block may lead to another namespace.
-            let places = [Some(namespace.as_str()), None].into_iter();
-            let mut percents = places.flat_map(|it| route.percents(it, service, hash));
-            percents.next()
-        };
-        let canary = of(services.canary, &status.current_pod_hash);
-        canary.or_else(|| of(services.stable, &status.stable_rs).map(|_| 0))
-    });
-    let shares: BTreeSet<u32> = shares.collect();
+    // At rest, a route of subsets forwards to no version.
+    let share = |it: &Portion| (it.canary * 100 + it.all / 2).checked_div(it.all);
+    let shares = rollout.portions.iter();
+    let shares: BTreeSet<u32> = shares.map(|it| share(it).unwrap_or(0)).collect();
     match (shares.first(), shares.last()) {
         (Some(least), Some(most)) if least == most => least.to_string(),
         (Some(least), Some(most)) => format!("{least} to {most}"),
@@ -178,28 +169,12 @@ fn ago(then: Timestamp, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::routes::{RouteState, tests::of};
     use super::super::TableStatus;
     use super::*;
 
     const NOW: &str = "2026-11-23T03:00:00Z";
 
-    /// A route to Services, or to subsets of one: `reviews`, `cart[h1]`.
-    fn route(name: &str, shares: &[(&str, u32)]) -> RouteState {
-        let destinations = shares.iter().map(|(to, weight)| {
-            let (service, hash) = to.split_once('[').unwrap_or((to, ""));
-            let subset = match hash.trim_end_matches(']') {
-                "" => json!({}),
-                hash => json!({"hash": hash}),
-            };
-            json!({"ref": {"name": service}, "subset": subset, "weight": weight})
-        });
-        let forward = json!({"destinations": destinations.collect::<Vec<_>>()});
-        let spec = json!({"http": [{"name": name, "forwardTo": forward}]});
-        of(&spec, &[]).remove(0)
-    }
-
-    fn table(approval: &str, is_current: bool, routes: Vec<RouteState>) -> TableStatus {
+    fn table(approval: &str, is_current: bool) -> TableStatus {
         TableStatus {
             table: "gloo-mesh/shop".to_owned(),
             is_changed: true,
@@ -209,26 +184,30 @@ mod tests {
                 is_current,
                 is_bad: approval == "INVALID",
             },
-            routes,
+            routes: Vec::new(),
         }
     }
 
-    fn rollout(name: &str, asked: i32, tables: Vec<TableStatus>) -> RolloutStatus {
-        let canary = json!({"stableService": name, "canaryService": format!("{name}-canary")});
-        let destination = |weight, service: &str| json!({"weight": weight, "serviceName": service});
-        let weights =
-            json!({"canary": destination(asked, ""), "stable": destination(100 - asked, "")});
-        let status =
-            json!({"currentPodHash": "h2", "stableRS": "h1", "canary": {"weights": weights}});
-        let spec = json!({"spec": {"strategy": {"canary": canary}}, "status": status});
+    /// A Rollout with routes of which the canary and all versions get these percentages.
+    fn rollout(
+        name: &str,
+        asked: i32,
+        tables: Vec<TableStatus>,
+        of: &[(u32, u32)],
+    ) -> RolloutStatus {
+        let portion = |&(canary, all): &(u32, u32)| Portion {
+            route: "route r".to_owned(),
+            canary,
+            all,
+        };
         RolloutStatus {
             rollout: format!("shop/{name}"),
             phase: "Paused".to_owned(),
             step: Some((1, 4)),
-            problem: None,
-            behind: None,
             tables,
-            spec: serde_json::from_value(spec).unwrap(),
+            portions: of.iter().map(portion).collect(),
+            asked: Some(asked),
+            ..RolloutStatus::default()
         }
     }
 
@@ -250,42 +229,29 @@ mod tests {
 
     #[test]
     fn requested_current_and_accepted_weights_are_shown() {
-        let split = |canary| {
-            route(
-                "reviews",
-                &[("reviews", 100 - canary), ("reviews-canary", canary)],
-            )
-        };
-        let subsets = route("cart", &[("cart[h1]", 60), ("cart[h2]", 40)]);
-        let other = route("else", &[("frontend", 100)]);
         let report = Report {
             rollouts: vec![
-                rollout(
-                    "reviews",
-                    25,
-                    vec![table("ACCEPTED", true, vec![split(25), other])],
-                ),
+                rollout("reviews", 25, vec![table("ACCEPTED", true)], &[(25, 100)]),
                 RolloutStatus {
                     behind: Some("RouteTable gloo-mesh/shop: not yet applied".to_owned()),
-                    ..rollout(
-                        "late",
-                        50,
-                        vec![table(
-                            "ACCEPTED",
-                            false,
-                            vec![route("late", &[("late", 100)])],
-                        )],
-                    )
+                    ..rollout("late", 50, vec![table("ACCEPTED", false)], &[(0, 100)])
                 },
                 rollout(
                     "reviews",
                     50,
-                    vec![table("INVALID", true, vec![split(50), split(25)])],
+                    vec![table("INVALID", true)],
+                    &[(50, 100), (25, 100)],
                 ),
-                rollout("cart", 40, vec![table("PENDING", true, vec![subsets])]),
+                rollout(
+                    "shared",
+                    25,
+                    vec![table("PENDING", true)],
+                    &[(25, 100), (15, 60)],
+                ),
+                rollout("subsets", 0, vec![table("PENDING", true)], &[(0, 0)]),
                 RolloutStatus {
                     problem: Some("selects no RouteTable".to_owned()),
-                    ..rollout("alone", 0, Vec::new())
+                    ..rollout("alone", 0, Vec::new(), &[])
                 },
             ],
             left_behind: Vec::new(),
@@ -298,7 +264,8 @@ mod tests {
             shop/reviews  Paused  1/4   25     25        ACCEPTED                                  -      -
             shop/late     Paused  1/4   50     0         gloo-mesh/shop: not seen yet              -      -
             shop/reviews  Paused  1/4   50     25 to 50  gloo-mesh/shop: INVALID: no such Service  -      -
-            shop/cart     Paused  1/4   40     40        PENDING                                   -      -
+            shop/shared   Paused  1/4   25     25        PENDING                                   -      -
+            shop/subsets  Paused  1/4   0      0         PENDING                                   -      -
             shop/alone    Paused  1/4   0      -         -                                         -      -
             behind: shop/late: RouteTable gloo-mesh/shop: not yet applied
             problem: shop/alone: selects no RouteTable",
@@ -307,10 +274,10 @@ mod tests {
 
     #[test]
     fn guard_and_repairs_are_read_from_events() {
-        let accepted = || vec![table("ACCEPTED", true, vec![route("r", &[("a", 100)])])];
+        let accepted = || vec![table("ACCEPTED", true)];
         let report = Report {
             rollouts: ["a", "b", "c"]
-                .map(|name| rollout(name, 0, accepted()))
+                .map(|name| rollout(name, 0, accepted(), &[]))
                 .into(),
             left_behind: Vec::new(),
         };
@@ -328,7 +295,7 @@ mod tests {
             Ok(events),
             "
             ROLLOUT  PHASE   STEP  ASKED  IN FORCE  GLOO      GUARD                REPAIRS
-            shop/a   Paused  1/4   0      0         ACCEPTED  held for 12 s        -
+            shop/a   Paused  1/4   0      -         ACCEPTED  held for 12 s        -
             shop/b   Paused  1/4   0      -         ACCEPTED  released 29 min ago  5, 90 s ago; fight 3 h ago
             shop/c   Paused  1/4   0      -         ACCEPTED  -                    -",
         );

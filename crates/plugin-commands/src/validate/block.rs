@@ -10,9 +10,18 @@ use crate::input::path;
 use crate::node::Node;
 use crate::world::{Source, Subject};
 
+/// Keys that decide neither which routes are selected nor where they forward to.
+const WITHOUT_ROUTES: [&str; 5] = [
+    "headerMatch",
+    "headerRoutePlacement",
+    "zeroWeight",
+    "verify",
+    "promotionGuard",
+];
+
 /// Finds every problem of a plugin block, and returns whether there is one. The parser reports one at a time, so the value is removed
-/// from `subject` and the rest is parsed again. A namespace that `policy` does not allow is added to it instead: a block without the
-/// namespace would mean another destination.
+/// from `subject` and the rest is parsed again. `subject` keeps the rest if that selects the same routes as the block was meant to. A
+/// namespace that `policy` does not allow is added to it instead: a block without the namespace would mean another destination.
 pub(super) fn check(
     problems: &mut Problems<'_>,
     source: &Source,
@@ -21,7 +30,7 @@ pub(super) fn check(
 ) -> bool {
     let Node { at, value } = of(source, &subject.api);
     let mut block = value.clone();
-    let mut has_selector = true;
+    let mut has_routes = true;
     let mut is_bad = false;
     let mut removed = PointerBuf::new();
     while let Err(error) = PluginConfig::from_json(
@@ -34,15 +43,17 @@ pub(super) fn check(
         let follows = match error.problem {
             ConfigProblem::NoSelector => is_bad,
             ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
-            _ => false,
+            _ => is_bad && removed == inside,
         };
         if !follows {
             is_bad = true;
             problems.named(&at.concat(&inside), error.to_string());
         }
+        let key = inside.first().map(|key| key.decoded().into_owned());
+        let is_kept = matches!(error.problem, ConfigProblem::NamespaceNotAllowed { .. });
+        has_routes &= is_kept || key.is_some_and(|key| WITHOUT_ROUTES.contains(&&*key));
         let goes_on = match (&error.problem, block.as_object_mut()) {
             (ConfigProblem::NoSelector, Some(block)) => {
-                has_selector = false;
                 block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
                 true
             }
@@ -52,14 +63,16 @@ pub(super) fn check(
             }
             _ => !inside.is_root() && inside.delete(&mut block).is_some(),
         };
-        if !goes_on {
-            break;
-        }
-        removed = inside;
+        removed = match inside.parent().filter(|object| !object.is_root()) {
+            _ if goes_on => inside,
+            // What is missing is removed with its object.
+            Some(object) if object.delete(&mut block).is_some() => PointerBuf::new(),
+            _ => break,
+        };
     }
     let mut api = subject.api.clone();
     if is_bad
-        && has_selector
+        && has_routes
         && let Ok(whole) = at.resolve_mut(&mut api)
     {
         *whole = block;

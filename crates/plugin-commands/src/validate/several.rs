@@ -55,6 +55,11 @@ pub(super) fn ignored(source: &Source, manifests: &[Manifest]) -> Vec<Problem> {
             );
             problems.push(Problem::warning(manifest.spot(&path("kind")), text));
         }
+        if let Some(key) = manifest.key().filter(|_| kind.is_empty()) {
+            let kind_at = manifest.spot(&path("kind"));
+            let text = format!("object {key} has no kind and is ignored: set it");
+            problems.push(Problem::warning(kind_at, text));
+        }
         if kind == "Rollout" && !source.is_subject(manifest) {
             problems.extend(lost_block(source, manifest));
         }
@@ -164,6 +169,8 @@ fn references_of(subject: &Subject) -> Vec<(Node<'_>, &'static str)> {
 /// The destinations that a Rollout splits.
 pub(super) struct Splits {
     pub(super) rollout: ObjectKey,
+    /// Names of its Services.
+    pub(super) services: BTreeSet<String>,
     /// Where the Rollout is.
     pub(super) spot: Spot,
     /// Each with its route. Their places would not do: in the cluster, a managed route of one Rollout moves the routes of another.
@@ -198,19 +205,36 @@ pub(super) fn split_by(
     parts
 }
 
-/// Finds Rollouts that split the same destination.
-pub(super) fn same_stable(all: &[Splits]) -> Vec<Problem> {
+/// Returns the names of the Services between which a Rollout shifts traffic.
+pub(super) fn services_of(subject: &Subject) -> BTreeSet<String> {
+    let references = references_of(subject).into_iter();
+    let services = references.filter(|(name, kind)| *kind == "Service" && !name.text().is_empty());
+    services.map(|(name, _)| name.text().to_owned()).collect()
+}
+
+/// Finds Rollouts with the same Service, and Rollouts that split the same destination.
+pub(super) fn shared(all: &[Splits]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, second) in all.iter().enumerate() {
         for first in all.iter().take(index) {
-            let shared = second.parts.intersection(&first.parts).next();
-            if let Some((route, stable)) = shared.filter(|_| first.rollout != second.rollout) {
-                let text = format!(
-                    "Rollout {}: Rollout {} in {} splits the same destination {stable} in {route}: give each Rollout a stable Service of its own, or other routes",
-                    second.rollout, first.rollout, first.spot
-                );
-                problems.push(Problem::error(second.spot.clone(), text));
+            let (rollout, other, spot) = (&second.rollout, &first.rollout, &first.spot);
+            if rollout == other {
+                continue;
             }
+            let mut services = second.services.intersection(&first.services);
+            let service = services
+                .next()
+                .filter(|_| rollout.namespace == other.namespace);
+            let text = match (service, second.parts.intersection(&first.parts).next()) {
+                (Some(service), _) => format!(
+                    "Rollout {rollout}: Rollout {other} in {spot} has the same Service {service}, and the controller refuses the second one: give each Rollout Services of its own"
+                ),
+                (None, Some((route, stable))) => format!(
+                    "Rollout {rollout}: Rollout {other} in {spot} splits the same destination {stable} in {route}: give each Rollout a stable Service of its own, or other routes"
+                ),
+                (None, None) => continue,
+            };
+            problems.push(Problem::error(second.spot.clone(), text));
         }
     }
     problems

@@ -15,6 +15,37 @@ static ROLLOUT: LazyLock<Value> = LazyLock::new(|| parse(include_str!("shapes/ro
 static ROUTE_TABLE: LazyLock<Value> =
     LazyLock::new(|| parse(include_str!("shapes/route-table.json")));
 
+/// `metadata` of any kind.
+static METADATA: LazyLock<Value> = LazyLock::new(|| {
+    let keys = [
+        "name",
+        "generateName",
+        "namespace",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "selfLink",
+    ];
+    keys.into_iter().map(|key| (key, "any")).collect()
+});
+/// The objects of a table that planning reads. Each key that is not known there is reported.
+const PLANNED: [&str; 6] = [
+    "matchers",
+    "uri",
+    "destinations",
+    "defaultDestination",
+    "ref",
+    "port",
+];
+
 /// What does not fit the shape, with its path and a text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
@@ -24,26 +55,29 @@ pub(super) enum Misfit {
     Unknown(String, String),
 }
 
-/// Compares the `spec` of a Rollout, apart from its Pod template and plugin blocks.
+/// Compares `metadata` and the `spec` of a Rollout, apart from its Pod template and plugin blocks.
 pub(super) fn of_rollout(object: &Value) -> Vec<Misfit> {
     misfits(&ROLLOUT, object, false)
 }
 
-/// Compares the `spec` of a RouteTable. Gloo may have keys that are not known here, so only a key that resembles a known one, or that
-/// is known in another place, is reported.
+/// Compares `metadata` and the `spec` of a RouteTable. Gloo may have keys that are not known here, so apart from [`PLANNED`] objects only
+/// a key that resembles a known one, or that is known in another place, is reported.
 pub(super) fn of_route_table(object: &Value) -> Vec<Misfit> {
     misfits(&ROUTE_TABLE, object, true)
 }
 
 fn misfits(shape: &Value, object: &Value, has_others: bool) -> Vec<Misfit> {
-    let mut found = Found {
-        whole: shape,
-        misfits: Vec::new(),
-        has_others,
-    };
-    let spec = object.get("spec").unwrap_or(&Value::Null);
-    found.walk(shape, spec, "spec");
-    found.misfits
+    let mut misfits = Vec::new();
+    for (key, shape, has_others) in [("metadata", &*METADATA, false), ("spec", shape, has_others)] {
+        let mut found = Found {
+            whole: shape,
+            misfits,
+            has_others,
+        };
+        found.walk(shape, object.get(key).unwrap_or(&Value::Null), key);
+        misfits = found.misfits;
+    }
+    misfits
 }
 
 /// Finds the objects of a shape that have `key`.
@@ -172,6 +206,9 @@ impl Found<'_> {
             .strip_suffix(key)
             .unwrap_or(&path)
             .trim_end_matches('.');
+        let object = below.rsplit('.').next().unwrap_or_default();
+        let object = object.split('[').next().unwrap_or_default();
+        let has_others = self.has_others && !PLANNED.contains(&object);
         let below = shape.iter().flat_map(|(name, shape)| {
             let name = name.trim_end_matches('!');
             places_of(shape, key, &format!("{below}.{name}"))
@@ -183,7 +220,7 @@ impl Found<'_> {
         };
         let hint = match &places[..] {
             [place] if !is_near => format!(": it belongs to {place}"),
-            _ if is_near || !self.has_others => hint(key, &known),
+            _ if is_near || !has_others => hint(key, &known),
             _ => return,
         };
         let problem = Problem::UnknownKey {
@@ -293,6 +330,38 @@ mod tests {
                 "warning: unknown key spec.http[0].forwardTo.destinations[0].wieght, did you mean weight?",
             ],
         );
+        let destination = |more: Value| {
+            table(json!({"http": [{"forwardTo": {"foo": 1, "destinations": [more]}}]}))
+        };
+        for (key, hint) in [
+            ("prot", ", did you mean port?"),
+            ("rf", ", did you mean ref?"),
+            (
+                "targetPort",
+                ": use one of ref, awsLambda, kind, port, subset, weight",
+            ),
+        ] {
+            check(
+                destination(json!({ key: 1 })),
+                &[&format!(
+                    "warning: unknown key spec.http[0].forwardTo.destinations[0].{key}{hint}"
+                )],
+            );
+        }
+        check(
+            destination(json!({"port": {"numbr": 1}})),
+            &[
+                "warning: unknown key spec.http[0].forwardTo.destinations[0].port.numbr, did you mean number?",
+            ],
+        );
+        check(
+            table(json!({"http": [{"matchers": [{"url": {"prefix": "/"}}]}]})),
+            &["warning: unknown key spec.http[0].matchers[0].url, did you mean uri?"],
+        );
+        let labels = json!({"metadata": {"name": "a", "lables": {}}});
+        let misspelt = "warning: unknown key metadata.lables, did you mean labels?";
+        check(of_route_table(&labels), &[misspelt]);
+        check(of_rollout(&labels), &[misspelt]);
         check(
             table(json!({"hosts": [null, "a"], "tls": [null], "weight": null})),
             &[

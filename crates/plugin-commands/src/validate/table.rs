@@ -1,9 +1,9 @@
 //! The problems of a RouteTable that need no Rollout.
 
 use gloo_types::{
-    Resource as _, RouteTable, RouteTableDoc, combination_violations, unreachable, violations,
+    Resource as _, RouteTable, RouteTableDoc, Rule, combination_violations, unreachable, violations,
 };
-use route_planner::check_pattern;
+use route_planner::{check_pattern, managed_by};
 
 use super::report::{Problem, Problems};
 use super::shape::{self, Misfit};
@@ -40,7 +40,15 @@ pub(super) fn problems(manifest: &Manifest) -> Vec<Problem> {
     for violation in violations(&spec) {
         problems.error(&path(&violation.path), &violation);
     }
-    for violation in unreachable(&spec) {
+    let routes = table.get("spec.http").items().into_iter();
+    let managed = routes.filter(|it| managed_by(it.value).is_some());
+    let managed: Vec<String> = managed
+        .map(|it| format!("route {}", it.get("name").text()))
+        .collect();
+    // A managed route may take all requests of the route that it copies: that is its purpose.
+    let is_purpose = |rule: &Rule| matches!(rule, Rule::Hidden { by, .. } if managed.contains(by));
+    let found = unreachable(&spec).into_iter();
+    for violation in found.filter(|it| !is_purpose(&it.rule)) {
         problems.warn(&path(&violation.path), &violation);
     }
     for pattern in patterns(&table) {

@@ -232,12 +232,34 @@ async fn every_step_with_a_bad_match() {
 
 #[tokio::test]
 async fn several_objects_together() {
-    let second = rollout("web2", |canary| {
-        canary["canaryService"] = json!("web2-canary");
-    });
-    let found = problems(&[rollout("web", |_| {}), second.clone(), good_table()], &[]).await;
-    let same = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
-    assert!(found.len() == 1 && found[0].starts_with(same), "{found:?}");
+    let pair = |service: [&str; 2], name: &str| {
+        let other = rollout("web2", |canary| {
+            canary["stableService"] = json!(service[0]);
+            canary["canaryService"] = json!(service[1]);
+            canary["trafficRouting"]["plugins"]["solo-io/glooplatform"]["stableDestination"] =
+                json!({"name": name});
+        });
+        [rollout("web", |_| {}), other, good_table()]
+    };
+    let first = "error: Rollout shop/web2: Rollout shop/web in all.json:1:";
+    for (objects, expect) in [
+        (
+            pair(["web2", "web2-canary"], "web"),
+            "splits the same destination Service shop/web in route main of RouteTable shop/front: give each Rollout a stable Service of its own, or other routes",
+        ),
+        (
+            pair(["web", "web2-canary"], "web"),
+            "has the same Service web, and the controller refuses the second one: give each Rollout Services of its own",
+        ),
+        (
+            pair(["web2", "web-canary"], "other"),
+            "has the same Service web-canary, and the controller refuses the second one: give each Rollout Services of its own",
+        ),
+    ] {
+        let mut found = problems(&objects, &[]).await;
+        found.retain(|it| it.starts_with(first));
+        assert!(found.len() == 1 && found[0].ends_with(expect), "{found:?}");
+    }
     let other = rollout("web2", |canary| {
         canary["stableService"] = json!("web2");
         canary["canaryService"] = json!("web2-canary");
@@ -384,6 +406,10 @@ async fn entries_of_the_block_that_do_little() {
         "error: no route of the selected tables matches routeSelector name: typo: correct the entry",
         "warning: zeroWeight: keep leaves stable in the route with weight 0 while the canary has 100, and Gloo's reference takes 0 for unset and refuses that: remove the key, unless your Gloo accepts it",
     ]).await;
+    let by_label = json!({"name": "front", "labels": {"app": "none"}});
+    check_block(json!({"routeTableSelector": by_label}), apart.clone(), &[
+        "warning: no route of the selected tables matches routeTableSelector labels: app=none: correct the entry, unless another table has it",
+    ]).await;
     check_block(block(json!({"routeSelector": {"names": [], "labels": {}}})), apart.clone(), &[
         "warning: routeSelector is empty, which selects all HTTP routes: remove it, or name routes in it",
     ]).await;
@@ -421,6 +447,113 @@ async fn a_namespace_that_is_not_allowed_is_one_error() {
         block.as_object_mut().unwrap().extend(keys);
         check_block(block, http.clone(), &[&not_allowed(path)]).await;
     }
+}
+
+#[tokio::test]
+async fn one_fault_is_one_line() {
+    let name = json!({"name": "front"});
+    let main = json!([{"name": "main", "forwardTo": to("web")}]);
+    let by = |operator: &str| json!([{"key": "a", "operator": operator, "values": ["x"]}]);
+    check_block(json!({"routeTableSelector": {"name": "front", "matchExpressions": by("in")}}), main.clone(), &[
+        "error: plugin configuration: routeTableSelector.matchExpressions[0].operator is \"in\", it must be In, NotIn, Exists or DoesNotExist",
+    ]).await;
+    let port = json!({"number": 8080, "name": "http"});
+    check_block(json!({"routeTableSelector": name, "stableDestination": {"port": port}}), main.clone(), &[
+        "error: plugin configuration: stableDestination.port.number contradicts name: remove one of them",
+    ]).await;
+    check_block(json!({"routeTableSelector": name, "subset": {"service": "x", "label": "bad label!"}}), main.clone(), &[
+        "error: plugin configuration: subset.label is \"bad label!\", it must be made of letters, digits, '-', '_', '.' and '/'",
+    ]).await;
+    check_block(
+        json!({"routeTableSelector": name, "routeSelector": {"names": "main"}}),
+        main.clone(),
+        &["error: plugin configuration: routeSelector.names must be a list, found a string"],
+    )
+    .await;
+    check_block(json!({"routeTableSelector": name, "destinationKind": "VIRTUAL_DESTINATION", "stableDestination": {"kind": "SERVICE"}}), main, &[
+        "error: plugin configuration: destinationKind contradicts stableDestination.kind: remove one of them",
+    ]).await;
+    check(
+        steps(json!([{"setWeight": 10}, null])),
+        &["error: spec.strategy.canary.steps[1] must be an object, found null"],
+    )
+    .await;
+    let header = |value: Value| {
+        let header = json!({"name": "r", "match": [{"headerName": "x", "headerValue": value}]});
+        steps(json!([{"setCanaryScale": {"replicas": 1}}, {"setHeaderRoute": header}]))
+    };
+    check(header(json!("yes")), &[
+        "error: spec.strategy.canary.steps[1].setHeaderRoute.match[0].headerValue must be an object, found a string",
+    ]).await;
+    check(header(json!({"exact": 1})), &[
+        "error: spec.strategy.canary.steps[1].setHeaderRoute.match[0].headerValue.exact must be a string, found a number",
+    ]).await;
+    let mut weights = to("web");
+    weights["destinations"][0]["weight"] = json!(90);
+    check_table(json!({"http": [{"name": "main", "forwardTo": weights}]}), &[
+        "error: spec.http[0].forwardTo.destinations: weights of a route must sum to 100, found 90: correct them",
+    ]).await;
+}
+
+#[tokio::test]
+async fn objects_of_the_cluster_during_an_update() {
+    let labels = json!({
+        "rollouts-plugin-trafficrouter-glooplatform/namespace": "shop",
+        "rollouts-plugin-trafficrouter-glooplatform/rollout": "web",
+        "rollouts-plugin-trafficrouter-glooplatform/managed-route": "r",
+    });
+    let mirror = json!({"rollouts-plugin-trafficrouter-glooplatform/mirror": "1"});
+    let mut copy = json!({"name": "r", "labels": labels, "forwardTo": to("web")});
+    merge(&mut copy["labels"], &mirror);
+    let policy = json!({
+        "apiVersion": "trafficcontrol.policy.gloo.solo.io/v2", "kind": "MirrorPolicy",
+        "metadata": {"name": "rollouts-mirror-1", "namespace": "shop", "labels": labels},
+        "spec": {"applyToRoutes": [{"route": {"labels": mirror}}], "config": {"percentage": 20}},
+    });
+    let own = json!({"name": "main", "forwardTo": to("web")});
+    let table = table(json!({"hosts": ["a.example"], "http": [copy, own]}));
+    let steps = steps(json!([
+        {"setCanaryScale": {"replicas": 1}},
+        {"setMirrorRoute": {"name": "r", "percentage": 20, "match": [{"path": {"prefix": "/"}}]}},
+        {"setWeight": 10},
+    ]));
+    check_all(&[rollout("web", steps), table, policy], &[]).await;
+}
+
+#[tokio::test]
+async fn weights_of_destinations_that_the_block_names() {
+    let to = |name: &str, kind: &str, weight: u32| json!({"ref": {"name": name}, "kind": kind, "port": {"number": 8080}, "weight": weight});
+    let shared = |own: Value, share: u32| {
+        let mut own = own;
+        own["weight"] = json!(share);
+        let other = to("other", "SERVICE", 100 - share);
+        json!([{"name": "main", "forwardTo": {"destinations": [own, other]}}])
+    };
+    let block = |more: Value| {
+        let mut block = more;
+        block["routeTableSelector"] = json!({"name": "front"});
+        block
+    };
+    let mesh = to("mesh", "VIRTUAL_DESTINATION", 80);
+    let stable = json!({"kind": "VIRTUAL_DESTINATION", "name": "mesh"});
+    let one = block(json!({"stableDestination": stable}));
+    check_block(one, shared(mesh.clone(), 80), &[]).await;
+    let two = json!({"stableDestination": stable, "canaryDestination": {"name": "mesh-canary"}});
+    check_block(block(two), shared(mesh, 3), &[
+        "warning: route main: the controller asks for 10 % of the traffic, and the canary gets 33 %: the Rollout has 3 % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+    ]).await;
+    // The other port is not the Rollout's.
+    let web = to("web", "SERVICE", 50);
+    let mut other_port = shared(web.clone(), 50);
+    let other = &mut other_port[0]["forwardTo"]["destinations"][1];
+    other["ref"]["name"] = json!("web");
+    other["port"]["number"] = json!(9090);
+    let by_port = block(json!({"stableDestination": {"port": {"number": 8080}}}));
+    check_block(by_port, other_port, &[]).await;
+    let mut east = web;
+    east["ref"]["cluster"] = json!("east");
+    let by_cluster = block(json!({"stableDestination": {"cluster": "east"}}));
+    check_block(by_cluster, shared(east, 80), &[]).await;
 }
 
 #[tokio::test]
@@ -487,6 +620,21 @@ async fn objects_that_are_not_what_they_should_be() {
         ],
     )
     .await;
+    let mut kind = good_table();
+    kind.as_object_mut().unwrap().shift_remove("kind");
+    check_all(
+        &[rollout("web", |_| {}), kind],
+        &[
+            "warning: object shop/front has no kind and is ignored: set it",
+            "warning: the files do not have RouteTable shop/front: its routes are not checked",
+        ],
+    )
+    .await;
+    let mut misspelt = good_table();
+    misspelt["metadata"]["name"] = json!("forn");
+    check_all(&[rollout("web", |_| {}), misspelt], &[
+        "warning: the files do not have RouteTable shop/front: its routes are not checked; did you mean forn?"
+    ]).await;
     let mut version = rollout("web", |_| {});
     version["apiVersion"] = json!("argoproj.io/v1");
     check_all(
@@ -499,6 +647,16 @@ async fn objects_that_are_not_what_they_should_be() {
     check_all(&[rollout("web", |_| {}), elsewhere], &[
             "warning: the files do not have RouteTable shop/front: its routes are not checked; RouteTable gloo-mesh/front needs routeTableSelector.namespace: gloo-mesh"
         ]).await;
+    // The one that is there needs nothing.
+    let both = rollout("web", |canary| {
+        canary["trafficRouting"]["plugins"]["solo-io/glooplatform"] =
+            json!({"routeTableSelector": {"names": ["front", "gone"]}});
+    });
+    check_all(
+        &[both, good_table()],
+        &["warning: the files do not have RouteTable shop/gone: its routes are not checked"],
+    )
+    .await;
 }
 
 /// The specs of which the Go tests ask the released controllers.

@@ -130,6 +130,33 @@ fn keys_of_the_first_plugin_are_read() {
 }
 
 #[test]
+fn an_alias_and_its_key_have_one_value() {
+    for (alias, keys) in [
+        ("routeTableName", ["routeTableSelector", "name"]),
+        ("routeTableNamespace", ["routeTableSelector", "namespace"]),
+        ("destinationKind", ["stableDestination", "kind"]),
+        ("destinationNamespace", ["stableDestination", "namespace"]),
+    ] {
+        let both = |value: &str, other: &str| {
+            let [object, key] = keys;
+            let mut block = json!({"routeTableSelector": {"labels": {"app": "web"}}, alias: value});
+            block[object][key] = json!(other);
+            parse(block)
+        };
+        let [one, other] = match keys[1] {
+            "kind" => ["SERVICE", "VIRTUAL_DESTINATION"],
+            _ => ["shop", "global"],
+        };
+        both(one, one).unwrap();
+        let [object, key] = keys;
+        refused(
+            both(one, other),
+            &format!("{alias} contradicts {object}.{key}: remove one of them"),
+        );
+    }
+}
+
+#[test]
 fn destinations_in_another_namespace_need_the_administrators_consent() {
     for namespace in ["shop", "global"] {
         with(json!({"destinationNamespace": namespace})).unwrap();
@@ -548,7 +575,7 @@ fn check_unmatched(routes: Value, expect: &[&str]) {
             }),
         ),
     ];
-    assert_eq!(config.routes().unmatched(&tables), expect);
+    assert_eq!(config.unmatched(&tables), expect);
 }
 
 #[test]
@@ -558,6 +585,15 @@ fn each_entry_that_selects_no_route_is_named() {
     let typo =
         json!({"routeSelector": {"name": "mian", "names": ["other"], "labels": {"app": "web"}}});
     check_unmatched(typo, &["routeSelector name: mian"]);
+    let tables = |labels: Value| json!({"routeTableSelector": labels});
+    check_unmatched(
+        tables(
+            json!({"labels": {"app": "none"}, "matchExpressions": [{"key": "team", "operator": "Exists"}]}),
+        ),
+        &["routeTableSelector labels: app=none,team"],
+    );
+    let not_in = json!([{"key": "app", "operator": "NotIn", "values": ["none"]}]);
+    check_unmatched(tables(json!({ "matchExpressions": not_in })), &[]);
     let labels = json!({"routeSelector": {"name": "main", "labels": {"app": "web", "tier": "2"}}});
     check_unmatched(labels, &["routeSelector labels: app=web,tier=2"]);
     let ports = json!({"tcpRoutes": [{"port": 6379}, {"port": 6380}]});

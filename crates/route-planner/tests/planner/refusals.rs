@@ -95,6 +95,22 @@ fn routes_that_are_not_selected_are_listed() {
     );
 }
 
+#[test]
+fn the_port_of_a_route_is_listed_if_ports_distinguish_destinations() {
+    let spec = table::expand(
+        json!({"http": [{"name": "r", "forwardTo": {"destinations": [
+            {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"name": "http"}}
+        ]}}]}),
+    );
+    let mut table = Table::new("mesh/shop", spec);
+    let stable = json!({"port": {"number": 8080}});
+    table.plugin = json!({"routeTableSelector": {"name": "shop"}, "stableDestination": stable});
+    assert_snapshot!(
+        refusal(&table, &table::intent("shop/reviews", 25, 100, vec![])),
+        @"RouteTable mesh/shop: no selected route forwards to Service shop/reviews port 8080: check stableService, stableDestination, routeTableSelector and routeSelector; found route r forwards to Service shop/reviews port http (Rollout shop/reviews)"
+    );
+}
+
 /// B22, B23, B32
 #[test]
 fn another_namespace_kind_or_case_is_not_the_stable_service() {

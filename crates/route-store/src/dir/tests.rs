@@ -250,3 +250,25 @@ async fn deleting_a_policy_keeps_a_table_in_the_same_file() {
         documents(SHOP).unwrap()
     );
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_stays_a_link_to_the_changed_file() {
+    let fixture = fixture(SHOP);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (link, file) = (
+        fixture.dir.path().join("shop.yaml"),
+        elsewhere.path().join("owner.yaml"),
+    );
+    fs::rename(&link, &file).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let host = json!([{"op": "add", "path": "/spec/hosts", "value": ["a.example"]}]);
+    fixture.patch(host).await.unwrap();
+    assert!(link.is_symlink());
+    assert!(fs::read_to_string(&file).unwrap().contains("a.example"));
+    fixture
+        .patch(json!([{"op": "remove", "path": "/spec/hosts"}]))
+        .await
+        .unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), SHOP);
+}
