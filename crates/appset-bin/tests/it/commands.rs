@@ -151,8 +151,10 @@ fn no_variable_disturbs_a_command() {
     let config = format!("--config={}", file("good.yaml"));
     let all = variables();
     assert!(all.len() > 15, "{all:?}");
+    let objects = tempfile::tempdir().unwrap();
     let value = |variable: &str| match variable.trim_start_matches("GLOO_APPSET_") {
         "CONFIG" => file("good.yaml"),
+        "OBJECTS_DIR" => objects.path().display().to_string(),
         "LISTEN" | "OPS_LISTEN" => "127.0.0.1:0".to_owned(),
         "LOG_LEVEL" => "info".to_owned(),
         _ => "7".to_owned(),
