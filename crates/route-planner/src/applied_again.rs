@@ -76,12 +76,12 @@ fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
     if others.is_empty() {
         return split.added.is_empty();
     }
-    // At weight 0, planning takes away the share that the owner's list gives to the canary.
+    // At weight 0, planning takes away the share that the owner's list gives to the canary, and gives it to stable.
     let weight = |it: &Original| it.destination.get("weight").and_then(Value::as_u64);
     let sum: u64 = split.originals.iter().filter_map(weight).sum();
     let had_share =
         others.iter().filter_map(weight).any(|it| it > 0) || sum < u64::from(split.share);
-    had_share && find(live, split, stable).is_some_and(|it| it.weight() == Some(split.share))
+    had_share && gets_share(stable)
 }
 
 /// Whether a destination is the one of `id`, whose cluster or port the owner may have changed.

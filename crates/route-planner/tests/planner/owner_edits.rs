@@ -294,3 +294,18 @@ fn the_port_is_removed_from_the_plugin_block_of_a_split_route() {
     table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
     assert_eq!(table.document()["spec"], spec);
 }
+
+/// Weight 0 takes the owner's share of the canary away, and the record keeps it.
+#[test]
+fn a_destination_is_added_beside_a_listed_canary() {
+    check(
+        json!([route("r", "/", json!(["reviews 50", "reviews-canary 50"]))]),
+        json!([route(
+            "r",
+            "/",
+            json!(["reviews 60", "reviews-canary 20", "legacy 20"])
+        )]),
+        0,
+        json!([route("r", "/", json!(["reviews 80", "legacy 20"]))]),
+    );
+}
