@@ -119,8 +119,10 @@ pub(crate) fn plan_weights<'a>(
                 route: lost.label(protocol(&lost)),
             });
         }
-        // The route may come back, so its entry stays as long as another route is split.
-        if record.len() > 0 {
+        // The route may come back, so its entry stays as long as another route is split, or may be: a route that cannot be
+        // decoded may be the lost one.
+        let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
+        if record.len() > 0 || state.routes.iter().any(is_unread) {
             for lost in lost {
                 record.keep(RouteEntry::clone(lost));
             }

@@ -309,3 +309,22 @@ fn a_destination_is_added_beside_a_listed_canary() {
         json!([route("r", "/", json!(["reviews 80", "legacy 20"]))]),
     );
 }
+
+/// Nobody knows whether an unreadable route is the lost one, so the record of the lost one stays.
+#[test]
+fn a_split_route_gets_other_matchers_and_cannot_be_read() {
+    let http = |path: &str, all: Value| table::expand(json!({"http": [route("r", path, all)]}));
+    let mut table = Table::new("shop/shop", http("/", json!(["reviews"])));
+    let mut set = |edited: Value, desired: i32| {
+        table.replace_spec(edited);
+        table
+            .set_weight("shop/reviews", desired, 100, vec![])
+            .unwrap();
+        table.document()["spec"].clone()
+    };
+    set(http("/", json!(["reviews"])), 100);
+    let unreadable = http("/new", json!(["reviews-canary 100", 5]));
+    assert_eq!(set(unreadable.clone(), 0), unreadable);
+    let corrected = http("/new", json!(["reviews-canary 100"]));
+    assert_eq!(set(corrected, 0), http("/new", json!(["reviews"])));
+}
