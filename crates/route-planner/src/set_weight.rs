@@ -218,7 +218,8 @@ impl<'a> WeightPlan<'a> {
                 let applied = request.intent.applied.as_ref();
                 let list = without_canary(live, request.roles, applied, !request.is_rest())
                     .filter(|_| route_state.route.is_selected);
-                self.routes_to_rollout |= list.is_some();
+                // Without the record, nobody knows to which Rollout the route forwards.
+                self.routes_to_rollout |= route_state.route.is_selected;
                 return list;
             }
         };

@@ -1,6 +1,6 @@
 //! Edits of the owner in the middle of a canary: what the next SetWeight makes of them.
 
-use route_planner::AppliedWeights;
+use route_planner::{AppliedWeights, Intent, PodHashes, ServicePair};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -327,4 +327,32 @@ fn a_split_route_gets_other_matchers_and_cannot_be_read() {
     assert_eq!(set(unreadable.clone(), 0), unreadable);
     let corrected = http("/new", json!(["reviews-canary 100"]));
     assert_eq!(set(corrected, 0), http("/new", json!(["reviews"])));
+}
+
+/// The intent of a Rollout whose versions are subsets of the Service `reviews`.
+fn of_subsets(desired: i32) -> Intent {
+    let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
+    intent.services = ServicePair::new("", "");
+    intent.hashes = Some(PodHashes {
+        stable: "old".to_owned(),
+        canary: "new".to_owned(),
+        others: true,
+    });
+    intent
+}
+
+/// The subset of stable stays until the Pods of the other version are gone, so this is not rest yet.
+#[test]
+fn weight_0_is_planned_again_while_the_record_of_subsets_is_unreadable() {
+    let spec = table::expand(json!({"http": [route("r", "/", json!(["reviews"]))]}));
+    let mut table = Table::new("shop/shop", spec);
+    table.plugin["subset"] = json!({"service": "reviews"});
+    table.apply(&of_subsets(25)).unwrap();
+    table.annotate("{");
+    let config = table.config("shop/reviews");
+    for _ in 0..2 {
+        let plan = route_planner::plan(&config, &of_subsets(0), &table.doc()).unwrap();
+        assert_eq!(plan.left().count(), 1);
+        table.edit(&plan.to_json_patch());
+    }
 }
