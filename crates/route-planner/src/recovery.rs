@@ -118,7 +118,10 @@ pub(crate) fn recover<'a>(
             } else if let Some(at) = destinations.iter().position(changed) {
                 // The owner changed the stable destination: its cluster, for example.
                 if let Some(destination) = destinations.get_mut(at) {
-                    *destination = roles.stable.without_pod_label(destination);
+                    *destination = match made {
+                        Some(id) => with_owner_edits(&original, id, destination, roles),
+                        None => roles.stable.without_pod_label(destination),
+                    };
                 }
                 found = Some(at);
             } else if may_be_replaced && let Some(at) = destinations.iter().position(replacement) {
@@ -167,8 +170,8 @@ pub(crate) fn recover<'a>(
     }
 }
 
-/// Returns the owner's stable destination with the edits that its owner made in the destination that planning derived from it and
-/// that is stable now. `None` if the list has none.
+/// Returns the owner's stable destination with the edits that its owner made in the destination that planning derived from it: the
+/// one that is stable now or, if the list has none, the one that was stable then. `None` if it has neither.
 fn edited_in_place<'a>(
     original: &Destination<'a>,
     split: &'a Split,
@@ -176,14 +179,19 @@ fn edited_in_place<'a>(
     roles: &Roles<'_>,
 ) -> Option<Destination<'a>> {
     let find = |is: &dyn Fn(&Destination<'a>) -> bool| live.destinations.iter().find(|it| is(it));
-    let mut stable = split.added.iter().filter_map(|id| {
+    let there = |id: &'a DestinationId| {
         // The owner may have changed a subset, for example its cluster: its labels identify it.
         let is_moved =
             |it: &Destination<'a>| roles.stable.selects_pods(it) && Some(it.subset()) == id.subset;
         let found = find(&|it| it.is(id)).or_else(|| find(&is_moved))?;
-        roles.stable.is(found).then_some((id, found))
-    });
-    let (id, there) = stable.next()?;
+        Some((id, found))
+    };
+    let mut now = split.added.iter().filter_map(there);
+    // A table is also restored without the configuration, which says what is stable.
+    let made = split.added.first();
+    let then = made.filter(|_| split.stable == StableInList::Made);
+    let stable = now.find(|(_, found)| roles.stable.is(found));
+    let (id, there) = stable.or_else(|| then.and_then(there))?;
     Some(with_owner_edits(original, id, there, roles))
 }
 
@@ -208,9 +216,13 @@ fn with_owner_edits<'a>(
         },
         ..then
     };
+    // What planning had changed, and the owner has not, is as in the original.
+    let port = original.port().filter(|_| id.port == there.port());
+    let made = id.subset.as_ref().filter(|made| there.has_subset(made));
+    let subset = made.map(|_| original.subset());
     let there = roles.stable.without_pod_label(there);
     there
-        .routing_to(object, None, None)
+        .routing_to(object, port.as_ref(), subset.as_ref())
         .with_weight_of(original)
 }
 

@@ -356,3 +356,42 @@ fn weight_0_is_planned_again_while_the_record_of_subsets_is_unreadable() {
         table.edit(&plan.to_json_patch());
     }
 }
+
+/// A route without a name.
+fn unnamed(path: &str, destinations: Value) -> Value {
+    json!({"matchers": [{"uri": {"prefix": path}}], "forwardTo": {"destinations": destinations}})
+}
+
+#[test]
+fn the_stable_subset_gets_another_port_before_the_rollout_is_deleted() {
+    let spec = |port: u32| json!({"http": [unnamed("/", json!([{"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": port}}]))]});
+    let mut table = Table::new("shop/shop", spec(80));
+    table.plugin["subset"] = json!({"service": "reviews"});
+    table.apply(&of_subsets(25)).unwrap();
+    let mut edited = table.document()["spec"].clone();
+    let stable = edited.pointer_mut("/http/0/forwardTo/destinations/0");
+    stable.unwrap()["port"]["number"] = json!(9090);
+    table.replace_spec(edited);
+    table.restore("shop/reviews");
+    assert_eq!(table.document()["spec"], spec(9090));
+}
+
+#[test]
+fn the_stable_service_of_a_pair_gets_another_cluster() {
+    let destination = |name: &str, cluster: &str, weight: u32| json!({"ref": {"name": name, "namespace": "shop", "cluster": cluster}, "weight": weight});
+    let spec = |all: Value| json!({"http": [unnamed("/", all)]});
+    let mut table = Table::new("shop/shop", spec(json!([destination("ping", "east", 100)])));
+    let set = |table: &mut Table, stable: &str, canary: &str, desired: i32| {
+        let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
+        intent.services = ServicePair::new(stable, canary);
+        intent.services.ping_pong = true;
+        table.apply(&intent).unwrap();
+    };
+    set(&mut table, "pong", "ping", 0);
+    table.replace_spec(spec(json!([destination("pong", "west", 100)])));
+    set(&mut table, "pong", "ping", 0);
+    set(&mut table, "ping", "pong", 0);
+    let expect = spec(json!([destination("ping", "west", 100)]));
+    assert_eq!(table.document()["spec"], expect);
+    assert_eq!(table.annotation(), None);
+}
