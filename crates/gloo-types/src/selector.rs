@@ -90,7 +90,8 @@ impl RouteTableSelector {
             .then(|| equalities.chain(expressions).collect::<Vec<_>>().join(","))
     }
 
-    fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+    /// Whether a table with `labels` is selected by them.
+    pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         self.by_label()
             && self
                 .labels

@@ -144,21 +144,19 @@ impl RouteState {
     /// Compares what the canary gets with what the controller asks for, in percent of the Rollout's traffic. Returns a warning if they
     /// differ by more than [`TOLERATED`].
     pub(super) fn compare(&mut self, asked: u32, portion: &Portion) -> Option<String> {
-        let Portion { canary, all, .. } = portion;
-        let gets = (canary * 100 + all / 2).checked_div(*all)?;
+        let (gets, all) = (portion.percent()?, portion.all);
         self.rounded = (asked != gets).then_some(Rounded { asked, gets });
         (asked.abs_diff(gets) > TOLERATED).then(|| {
             format!(
-                "RouteTable {}: {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
-                self.table, portion.route
+                "RouteTable {}: route {}: the controller asks for {asked} % of the traffic, and the canary gets {gets} %: the Rollout has {all} % of the route, and weights are whole numbers: give it a larger share, or choose other weights",
+                self.table, self.route
             )
         })
     }
 
     /// Whether the portion is that of this route.
     pub(super) fn has(&self, portion: &Portion) -> bool {
-        let route = portion.route.strip_prefix("route ");
-        self.managed_by.is_none() && route == Some(self.route.as_str())
+        self.managed_by.is_none() && portion.route == self.route
     }
 
     /// Describes the weights in the table.

@@ -12,7 +12,6 @@
 //! If the owner only took the inserted destination out of the list, the other weights are still those that planning wrote, and
 //! the record says what they were.
 
-use gloo_types::broken_weight_rule;
 use serde_json::Value;
 
 use crate::destinations::{Destination, DestinationId, DestinationList};
@@ -35,15 +34,10 @@ pub(crate) fn is_applied_again<'a>(
     let default = default.filter(|_| !live.form.is_listed());
     let mut all = live.destinations.iter().chain(default);
     let is_rollouts = |it: &Destination<'a>| {
-        let mut originals = split.originals.iter();
-        roles.is_anchor(it)
-            || split.has_inserted(it)
-            || originals.any(|original| it.is_recorded_as(&original.destination, split.distinction))
+        roles.is_anchor(it) || split.has_inserted(it) || split.has_original(it)
     };
-    // Without them, planning would leave weights that do not sum to 100.
-    let active = live.destinations.iter().filter(|it| !it.is_explicit_zero());
-    let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
-    let is_valid = broken_weight_rule(&weights, |_| None).is_none();
+    // If only what planning inserted is gone, the weights that are left do not sum to 100.
+    let is_valid = live.is_valid_without_idle();
     // Beside destinations without a weight any sum is valid, but stable still has the weight that planning gave it.
     let stable = split.originals.first().and_then(|it| find(live, split, it));
     let shares = applied.and_then(|applied| applied_shares(split.share, roles, applied));
@@ -54,7 +48,7 @@ pub(crate) fn is_applied_again<'a>(
     is_valid && !stable.is_some_and(has_planned) && all.any(is_rollouts)
 }
 
-/// Whether the list shows what planning wrote: it gives each destination of the Rollout a weight as long as a route is split.
+/// Whether the list can be one that planning wrote: it gives each destination of the Rollout a weight as long as a route is split.
 fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
     let has_share = |id: &DestinationId| {
         let mut destinations = live.destinations.iter();
@@ -99,5 +93,5 @@ fn find<'l, 'a>(
     original: &Original,
 ) -> Option<&'l Destination<'a>> {
     let mut destinations = list.destinations.iter();
-    destinations.find(|it| it.is_recorded_as(&original.destination, split.distinction))
+    destinations.find(|it| split.is(it, original))
 }

@@ -569,6 +569,13 @@ impl<'a> DestinationList<'a> {
         })
     }
 
+    /// Whether Gloo accepts the weights, apart from destinations with weight 0.
+    pub(crate) fn is_valid_without_idle(&self) -> bool {
+        let active = self.destinations.iter().filter(|it| !it.is_explicit_zero());
+        let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
+        broken_weight_rule(&weights, |_| None).is_none()
+    }
+
     fn weights(&self) -> Vec<Option<u32>> {
         self.destinations.iter().map(Destination::weight).collect()
     }

@@ -79,12 +79,20 @@ pub fn observe(
 /// What a Rollout's versions get of the requests of a route that it splits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// The route, as messages name it.
+    /// The name of the route, or its position in the owner's source, as in `http[0]`.
     pub route: String,
     /// Percent of the route's requests that the canary gets.
     pub canary: u32,
     /// Percent that stable, canary and experiments get together.
     pub all: u32,
+}
+
+impl Portion {
+    /// The canary's part of `all` in percent, rounded; `None` if none of the versions gets a request.
+    #[must_use]
+    pub fn percent(&self) -> Option<u32> {
+        (self.canary * 100 + self.all / 2).checked_div(self.all)
+    }
 }
 
 /// Returns the portions of the routes of `table` that the Rollout of `intent` splits. Empty if they cannot be planned.
@@ -111,7 +119,7 @@ pub fn portions(config: &PluginConfig, intent: &Intent, table: &RouteTableDoc) -
             return None;
         };
         let mut portion = Portion {
-            route: it.route.label(),
+            route: it.route.name_or_position(),
             canary: 0,
             all: 0,
         };

@@ -318,6 +318,16 @@ impl Split {
     pub(crate) fn has_inserted(&self, destination: &Destination<'_>) -> bool {
         self.added.iter().any(|id| destination.is(id))
     }
+
+    /// Whether a destination routes to the same place as `original`, compared as when the record was written.
+    pub(crate) fn is(&self, destination: &Destination<'_>, original: &Original) -> bool {
+        destination.is_recorded_as(&original.destination, self.distinction)
+    }
+
+    /// Whether a destination routes to the same place as one of the owner's that were changed.
+    pub(crate) fn has_original(&self, destination: &Destination<'_>) -> bool {
+        self.originals.iter().any(|it| self.is(destination, it))
+    }
 }
 
 impl RouteEntry {

@@ -294,7 +294,7 @@ pub(crate) fn applied_shares<'a>(
     roles: &Roles<'a>,
     applied: &'a AppliedWeights,
 ) -> Option<Shares> {
-    let max = u32::try_from(applied.total()).ok()?;
+    let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
     let canary = u32::try_from(applied.canary).unwrap_or(0);
     let additional = additional_roles(roles, applied);
     let wanted = additional

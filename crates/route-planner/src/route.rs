@@ -159,11 +159,16 @@ impl<'a> Route<'a> {
         if self.is_named { self.name } else { "" }
     }
 
-    /// The route in messages: its name, or its position in the owner's source when it has none.
+    /// The route in messages.
     pub(crate) fn label(&self) -> String {
+        format!("route {}", self.name_or_position())
+    }
+
+    /// Its name, or its position in the owner's source when it has none.
+    pub(crate) fn name_or_position(&self) -> String {
         match self.name {
-            "" => format!("route {}[{}]", self.protocol.key(), self.owner_index),
-            name => format!("route {name}"),
+            "" => format!("{}[{}]", self.protocol.key(), self.owner_index),
+            name => name.to_owned(),
         }
     }
 
@@ -200,14 +205,13 @@ impl PluginConfig {
     /// Returns the entries that select none of `tables`, the selected ones, or no route of them, as in the plugin block:
     /// `routeSelector name: typo`.
     pub fn unmatched(&self, tables: &[RouteTableDoc]) -> Vec<String> {
-        let mut by_label = self.route_tables().clone();
-        by_label.names.clear();
-        let mut tables_by_label = tables.iter();
-        let has_any = tables_by_label.any(|table| by_label.matches(table.key(), table.labels()));
+        let selector = self.route_tables();
+        let has_any = || tables.iter().any(|it| selector.matches_labels(it.labels()));
         // Without names, it is an error that no table is selected.
-        let labels = by_label
-            .label_selector_string()
-            .filter(|_| !has_any && !self.route_tables().names.is_empty());
+        let labels = match selector.names.is_empty() || has_any() {
+            true => None,
+            false => selector.label_selector_string(),
+        };
         let labels = labels.map(|labels| format!("routeTableSelector labels: {labels}"));
         let mut left = self.routes().entries();
         left.retain(|(_, protocol, entry)| !entry.selects_any(*protocol, tables));

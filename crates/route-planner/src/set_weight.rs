@@ -18,8 +18,6 @@
 //! At SetWeight 100 stable gets 0 of the share, so `reviews` is removed (or stays with weight 0 if `zeroWeight: keep` is
 //! set).
 
-use gloo_types::broken_weight_rule;
-
 use crate::destinations::{Destination, DestinationId, DestinationList, Distinction, ListForm};
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSplit};
@@ -314,11 +312,7 @@ impl<'a> PlannedList<'a> {
 
     /// The owner's list of a route that was split and no longer is.
     fn released(list: DestinationList<'a>, split: &Split) -> Self {
-        let is_ours = |it: &Destination<'a>| {
-            let mut originals = split.originals.iter();
-            originals.any(|original| it.is_recorded_as(&original.destination, split.distinction))
-        };
-        let share = share_of(&list, is_ours);
+        let share = share_of(&list, |it| split.has_original(it));
         Self::unsplit(rebalanced(list, share, split))
     }
 }
@@ -692,25 +686,19 @@ fn rebalanced<'a>(
     share: u32,
     split: &Split,
 ) -> DestinationList<'a> {
-    let active = owner_list.destinations.iter();
-    let active = active.filter(|it| !it.is_explicit_zero());
-    let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
-    let is_changed = split.share != share && broken_weight_rule(&weights, |_| None).is_some();
+    let is_changed = split.share != share && !owner_list.is_valid_without_idle();
     let Some((stable, others)) = split.originals.split_first().filter(|_| is_changed) else {
         return owner_list;
-    };
-    let is = |it: &Destination<'a>, original: &Original| {
-        it.is_recorded_as(&original.destination, split.distinction)
     };
     // The owner's own weights of the canary and of experiments stay.
     let others = owner_list.destinations.iter().filter(|it| {
         let mut others = others.iter();
-        !is(it, stable) && others.any(|other| is(it, other))
+        !split.is(it, stable) && others.any(|other| split.is(it, other))
     });
     let others = others.filter_map(Destination::nonzero_weight);
     let rest = share.saturating_sub(others.fold(0, u32::saturating_add));
     for destination in &mut owner_list.destinations {
-        if rest > 0 && is(destination, stable) && destination.nonzero_weight().is_some() {
+        if rest > 0 && split.is(destination, stable) && destination.nonzero_weight().is_some() {
             *destination = destination.clone().with_weight(Some(rest));
         }
     }

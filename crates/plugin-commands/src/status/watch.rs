@@ -81,9 +81,8 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
 /// Returns the canary's percentage of what the Rollout has of its routes: one number if it is equal for all of them.
 fn in_force(rollout: &RolloutStatus) -> String {
     // At rest, a route of subsets forwards to no version.
-    let share = |it: &Portion| (it.canary * 100 + it.all / 2).checked_div(it.all);
-    let shares = rollout.portions.iter();
-    let shares: BTreeSet<u32> = shares.map(|it| share(it).unwrap_or(0)).collect();
+    let shares = rollout.portions.iter().map(Portion::percent);
+    let shares: BTreeSet<u32> = shares.map(Option::unwrap_or_default).collect();
     match (shares.first(), shares.last()) {
         (Some(least), Some(most)) if least == most => least.to_string(),
         (Some(least), Some(most)) => format!("{least} to {most}"),
@@ -196,7 +195,7 @@ mod tests {
         of: &[(u32, u32)],
     ) -> RolloutStatus {
         let portion = |&(canary, all): &(u32, u32)| Portion {
-            route: "route r".to_owned(),
+            route: "r".to_owned(),
             canary,
             all,
         };
