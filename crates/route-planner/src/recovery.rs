@@ -52,8 +52,8 @@ pub(crate) enum Recovered<'a> {
         list: DestinationList<'a>,
         /// The stable destination, for messages.
         stable: String,
-        /// What replaced it, for messages.
-        replacement: String,
+        /// What replaced it.
+        replacement: Box<Destination<'a>>,
     },
 }
 
@@ -109,7 +109,10 @@ pub(crate) fn recover<'a>(
         if index == 0 && found.is_none() {
             let changed = |it: &Destination<'a>| !is_original(it) && roles.is_anchor(it);
             let replacement = |it: &Destination<'a>| !is_original(it) && is_new(it);
-            let may_be_replaced = !split.stable.is_absent();
+            // If the owner lists the canary with a share, weight 0 can take it away only in a list with a stable destination.
+            let mut others = originals.iter().skip(1);
+            let keeps_share = others.any(|(_, other)| !other.is_explicit_zero());
+            let may_be_replaced = !split.stable.is_absent() && (stand_in.is_some() || !keeps_share);
             let in_place = edited_in_place(&original, split, live, roles);
             let made = split.added.first();
             let made = made.filter(|_| split.stable == StableInList::Made);
@@ -125,8 +128,8 @@ pub(crate) fn recover<'a>(
                 }
                 found = Some(at);
             } else if may_be_replaced && let Some(at) = destinations.iter().position(replacement) {
-                let replacement = destinations.get(at).map(Destination::label);
-                replaced = replacement.map(|it| (original.label(), it));
+                let replacement = destinations.get(at).cloned();
+                replaced = replacement.map(|it| (original.label(), Box::new(it)));
                 found = Some(at);
             } else {
                 original = in_place.unwrap_or(original);

@@ -175,7 +175,7 @@ impl<'a> WeightPlan<'a> {
         };
         let target = match relation {
             Relation::Unrelated { owner_list, .. } => Ok(match route_state.split {
-                Some(split) => PlannedList::released(owner_list.clone(), split),
+                Some(split) => PlannedList::released(owner_list.clone(), split, None),
                 None => PlannedList::unsplit(owner_list.clone()),
             }),
             Relation::Managed { owner_list, anchor } => {
@@ -185,6 +185,7 @@ impl<'a> WeightPlan<'a> {
             }
             Relation::StableReplaced {
                 owner_list,
+                replacement,
                 refusal,
             } => {
                 self.routes_to_rollout = true;
@@ -194,7 +195,11 @@ impl<'a> WeightPlan<'a> {
                     self.warnings.push(Warning::Repointed {
                         route: route_state.route.label(),
                     });
-                    Ok(PlannedList::unsplit(owner_list.clone()))
+                    let list = owner_list.clone();
+                    Ok(match route_state.split {
+                        Some(split) => PlannedList::released(list, split, Some(replacement)),
+                        None => PlannedList::unsplit(list),
+                    })
                 } else {
                     Err(refusal.clone())
                 }
@@ -311,9 +316,39 @@ impl<'a> PlannedList<'a> {
     }
 
     /// The owner's list of a route that was split and no longer is.
-    fn released(list: DestinationList<'a>, split: &Split) -> Self {
-        let share = share_of(&list, |it| split.has_original(it));
-        Self::unsplit(rebalanced(list, share, split))
+    ///
+    /// The weight of stable was written for the recorded share. If the owner changed weights meanwhile and the sum is not 100 any
+    /// more, stable gets the difference: `reviews 80, legacy 40` becomes `reviews 60, legacy 40`.
+    ///
+    /// `stable` is what is in the place of the recorded stable destination, if that is not in the list any more.
+    fn released(
+        mut list: DestinationList<'a>,
+        split: &Split,
+        stable: Option<&Destination<'a>>,
+    ) -> Self {
+        let is_recorded = |it: &Destination<'a>| {
+            let first = split.originals.first();
+            first.is_some_and(|first| split.is(it, first))
+        };
+        let stable = stable.filter(|_| !list.destinations.iter().any(is_recorded));
+        let is_stable = |it: &Destination<'a>| match stable {
+            Some(stable) => it.is_same(stable),
+            None => is_recorded(it),
+        };
+        // The owner's own weights of the canary and of experiments stay.
+        let is_other = |it: &Destination<'a>| !is_stable(it) && split.has_original(it);
+        let share = share_of(&list, |it| is_stable(it) || is_other(it));
+        if split.share != share && !list.is_valid_without_idle() {
+            let others = list.destinations.iter().filter(|it| is_other(it));
+            let others = others.filter_map(Destination::nonzero_weight);
+            let rest = share.saturating_sub(others.fold(0, u32::saturating_add));
+            for destination in &mut list.destinations {
+                if rest > 0 && is_stable(destination) && destination.nonzero_weight().is_some() {
+                    *destination = destination.clone().with_weight(Some(rest));
+                }
+            }
+        }
+        Self::unsplit(list)
     }
 }
 
@@ -436,7 +471,7 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
         let share = share_of(owner_list, is_ours);
         if self.is_rest() && (share == 0 || !self.canary_has_share(owner_list)) {
             return Ok(match split {
-                Some(split) => PlannedList::released(owner_list.clone(), split),
+                Some(split) => PlannedList::released(owner_list.clone(), split, Some(anchor)),
                 None => PlannedList::unsplit(owner_list.clone()),
             });
         }
@@ -674,35 +709,6 @@ impl SplitDraft<'_, '_> {
             stable: self.stable,
         }
     }
-}
-
-/// Adapts the stable weight of a restored list, if the owner changed the weights of foreign destinations while the route was
-/// split.
-///
-/// The weight of the stable destination was written for the recorded share. If the sum is not 100 any more, the stable
-/// destination gets the difference: `reviews 80, legacy 40` becomes `reviews 60, legacy 40`.
-fn rebalanced<'a>(
-    mut owner_list: DestinationList<'a>,
-    share: u32,
-    split: &Split,
-) -> DestinationList<'a> {
-    let is_changed = split.share != share && !owner_list.is_valid_without_idle();
-    let Some((stable, others)) = split.originals.split_first().filter(|_| is_changed) else {
-        return owner_list;
-    };
-    // The owner's own weights of the canary and of experiments stay.
-    let others = owner_list.destinations.iter().filter(|it| {
-        let mut others = others.iter();
-        !split.is(it, stable) && others.any(|other| split.is(it, other))
-    });
-    let others = others.filter_map(Destination::nonzero_weight);
-    let rest = share.saturating_sub(others.fold(0, u32::saturating_add));
-    for destination in &mut owner_list.destinations {
-        if rest > 0 && split.is(destination, stable) && destination.nonzero_weight().is_some() {
-            *destination = destination.clone().with_weight(Some(rest));
-        }
-    }
-    owner_list
 }
 
 /// Returns the weight of a Service, or the error that it is negative.

@@ -106,6 +106,7 @@ pub(crate) enum Relation<'a> {
     /// The owner replaced the stable destination while the route was split.
     StableReplaced {
         owner_list: DestinationList<'a>,
+        replacement: Box<Destination<'a>>,
         refusal: Refusal,
     },
     /// Another Rollout with the same stable destination splits the route.
@@ -295,10 +296,11 @@ impl<'a> TableState<'a> {
                 let refusal = Refusal::Replaced {
                     route: route.label(),
                     stable,
-                    by: replacement,
+                    by: replacement.label(),
                 };
                 return Relation::StableReplaced {
                     owner_list: list,
+                    replacement,
                     refusal,
                 };
             }

@@ -329,6 +329,40 @@ fn a_split_route_gets_other_matchers_and_cannot_be_read() {
     assert_eq!(set(corrected, 0), http("/new", json!(["reviews"])));
 }
 
+#[test]
+fn stable_and_another_weight_are_replaced() {
+    for edited in ["other 45", "reviews 45"] {
+        let name = edited.trim_end_matches(" 45");
+        let mut stable = json!({"ref": {"name": name, "namespace": "shop", "cluster": "west"}, "port": {"number": 80}, "weight": 45});
+        let live = json!([stable, "reviews-canary 15", "legacy 30"]);
+        stable["weight"] = json!(70);
+        check(
+            json!([route("r", "/", json!(["reviews 60", "legacy 40"]))]),
+            json!([route("r", "/", live)]),
+            0,
+            json!([route("r", "/", json!([stable, "legacy 30"]))]),
+        );
+    }
+}
+
+/// Weight 0 has to take the owner's canary away. Without its share, stable is not brought back.
+#[test]
+fn stable_is_replaced_beside_a_listed_canary() {
+    let http = |stable: &str, canary: &str| json!([route("r", "/", json!([stable, canary]))]);
+    check(
+        http("reviews 50", "reviews-canary 50"),
+        http("other 75", "reviews-canary 25"),
+        0,
+        json!([route("r", "/", json!(["reviews 25", "other 75"]))]),
+    );
+    check(
+        http("reviews 100", "reviews-canary 0"),
+        http("other 75", "reviews-canary 25"),
+        0,
+        http("other 100", "reviews-canary 0"),
+    );
+}
+
 /// The intent of a Rollout whose versions are subsets of the Service `reviews`.
 fn of_subsets(desired: i32) -> Intent {
     let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
@@ -394,4 +428,18 @@ fn the_stable_service_of_a_pair_gets_another_cluster() {
     let expect = spec(json!([destination("ping", "west", 100)]));
     assert_eq!(table.document()["spec"], expect);
     assert_eq!(table.annotation(), None);
+}
+
+/// The record names the destination that was stable then, which is in the list, so nothing has taken its place.
+#[test]
+fn stable_and_canary_are_exchanged_and_listed() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/", json!(["legacy 45", "reviews-canary", "reviews 55"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec.clone());
+    let mut exchanged = table::intent("shop/reviews", 0, 100, vec![]);
+    exchanged.services = ServicePair::new("reviews-canary", "reviews");
+    table.apply(&exchanged).unwrap();
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert_eq!(table.document()["spec"], spec);
 }
