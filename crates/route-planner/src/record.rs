@@ -307,6 +307,17 @@ impl Annotation {
 }
 
 impl Record {
+    /// Whether both differ in the positions of routes only.
+    pub(crate) fn equals_but_positions(&self, other: &Self) -> bool {
+        let same = |(one, other): (&RouteEntry, &RouteEntry)| {
+            (&one.name, one.matchers, one.split) == (&other.name, other.matchers, other.split)
+        };
+        self.splits == other.splits
+            && self.owner_routes == other.owner_routes
+            && self.routes.len() == other.routes.len()
+            && self.routes.iter().zip(&other.routes).all(same)
+    }
+
     /// The split of one of the record's routes.
     pub(crate) fn split_of(&self, route: &RouteEntry) -> Option<&Split> {
         self.splits.get(route.split)

@@ -128,6 +128,10 @@ pub(crate) fn plan_weights<'a>(
     }
     weights.record = record.finish();
     weights.add_owner_routes(state, &unsplit);
+    // If only other routes moved, the record does not have to change.
+    if weights.record.equals_but_positions(&state.records.own) {
+        weights.record = state.records.own.clone();
+    }
     Ok(weights)
 }
 
@@ -249,10 +253,6 @@ impl<'a> WeightPlan<'a> {
             let mut entry = route_state.new_entry();
             if let Some(old) = route_state.entry {
                 entry.split = old.split;
-                if old.name == entry.name && old.matchers == entry.matchers {
-                    // If only other routes moved, the record does not have to change.
-                    entry.position = old.position;
-                }
             }
             match (update, route_state.entry, route_state.split) {
                 (RecordUpdate::Keep, Some(_), _) => record.keep(entry),

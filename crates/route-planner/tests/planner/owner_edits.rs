@@ -443,3 +443,16 @@ fn stable_and_canary_are_exchanged_and_listed() {
     table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
     assert_eq!(table.document()["spec"], spec);
 }
+
+/// Each call finds the routes in the order in which the one before has recorded them.
+#[test]
+fn a_route_is_inserted_between_routes_with_equal_matchers() {
+    let split = || unnamed("/a", json!(["reviews 75", "reviews-canary 25"]));
+    let original = |weight: u32| unnamed("/a", json!([format!("reviews {weight}")]));
+    check(
+        json!([original(80), original(80)]),
+        json!([split(), unnamed("/a", json!(["reviews"])), split()]),
+        25,
+        json!([split(), split(), split()]),
+    );
+}
