@@ -195,8 +195,8 @@ func TestValidateRefusesWhatTheControllerRefuses(t *testing.T) {
 	for index, name := range names {
 		rollout := merge(corpus["base"], map[string]any{"spec": specs[name]}).(map[string]any)
 		expected[name] = refusal(rollout)
-		// Without a table there are no other errors.
-		text, err := yaml.Marshal(merge(rollout, map[string]any{"metadata": map[string]any{"name": fmt.Sprintf("r%d", index)}}))
+		// Without a table, and with Services of its own, there are no other errors.
+		text, err := yaml.Marshal(merge(rollout, map[string]any{"metadata": map[string]any{"namespace": fmt.Sprintf("n%d", index)}}))
 		if err != nil {
 			t.Fatal(err)
 		}

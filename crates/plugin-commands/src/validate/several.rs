@@ -212,30 +212,31 @@ pub(super) fn services_of(subject: &Subject) -> BTreeSet<String> {
     services.map(|(name, _)| name.text().to_owned()).collect()
 }
 
-/// Finds Rollouts with the same Service, and Rollouts that split the same destination.
+/// Finds Rollouts with the same Service, and Rollouts that split the same destination. Each is reported once, with the first other.
 pub(super) fn shared(all: &[Splits]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for (index, second) in all.iter().enumerate() {
-        for first in all.iter().take(index) {
-            let (rollout, other, spot) = (&second.rollout, &first.rollout, &first.spot);
-            if rollout == other {
-                continue;
-            }
-            let mut services = second.services.intersection(&first.services);
-            let service = services
-                .next()
-                .filter(|_| rollout.namespace == other.namespace);
-            let text = match (service, second.parts.intersection(&first.parts).next()) {
-                (Some(service), _) => format!(
-                    "Rollout {rollout}: Rollout {other} in {spot} has the same Service {service}, and the controller refuses the second one: give each Rollout Services of its own"
-                ),
-                (None, Some((route, stable))) => format!(
-                    "Rollout {rollout}: Rollout {other} in {spot} splits the same destination {stable} in {route}: give each Rollout a stable Service of its own, or other routes"
-                ),
-                (None, None) => continue,
-            };
-            problems.push(Problem::error(second.spot.clone(), text));
-        }
+    let found = all.iter().enumerate().filter_map(|(index, second)| {
+        let before = all.get(..index)?;
+        let text = before.iter().find_map(|first| clash(first, second))?;
+        Some(Problem::error(second.spot.clone(), text))
+    });
+    found.collect()
+}
+
+/// Returns the error of `second` if both have the same Service, or split the same destination.
+fn clash(first: &Splits, second: &Splits) -> Option<String> {
+    let (rollout, other, spot) = (&second.rollout, &first.rollout, &first.spot);
+    if rollout == other {
+        return None;
     }
-    problems
+    let mut services = second.services.intersection(&first.services);
+    let service = services.next();
+    if let Some(service) = service.filter(|_| rollout.namespace == other.namespace) {
+        return Some(format!(
+            "Rollout {rollout}: Rollout {other} in {spot} has the same Service {service}, and the controller refuses the second one: give each Rollout Services of its own"
+        ));
+    }
+    let (route, stable) = second.parts.intersection(&first.parts).next()?;
+    Some(format!(
+        "Rollout {rollout}: Rollout {other} in {spot} splits the same destination {stable} in {route}: give each Rollout a stable Service of its own, or other routes"
+    ))
 }

@@ -260,6 +260,10 @@ async fn several_objects_together() {
         found.retain(|it| it.starts_with(first));
         assert!(found.len() == 1 && found[0].ends_with(expect), "{found:?}");
     }
+    let four = ["web", "web2", "web3", "web4"].map(|name| rollout(name, |_| {}));
+    let mut found = problems(&four, &[]).await;
+    found.retain(|it| it.contains("has the same Service"));
+    assert_eq!(found.len(), 3, "{found:?}");
     let other = rollout("web2", |canary| {
         canary["stableService"] = json!("web2");
         canary["canaryService"] = json!("web2-canary");
