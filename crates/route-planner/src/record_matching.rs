@@ -6,13 +6,18 @@
 //!
 //! | the route must show | key |
 //! |---|---|
-//! | what planning inserted | name and matchers, in the recorded order |
-//! | what planning inserted | matchers |
+//! | what the split left | name and matchers, in the recorded order |
+//! | what the split left | name, matchers and foreign destinations |
+//! | what the split left | matchers |
 //! | a list that cannot be decoded | matchers |
-//! | one of the owner's destinations that were changed | name, then matchers |
+//! | nothing | name and matchers |
+//! | one of the owner's destinations that were changed | name |
 //! | what planning inserted | name and foreign destinations |
+//! | one of the owner's destinations that were changed | matchers |
 //! | what planning inserted | nothing |
-//! | nothing | matchers |
+//! | nothing | name, then matchers |
+//!
+//! A split leaves what planning inserted or, if it inserted nothing because the owner lists all destinations, one of these.
 //!
 //! For example, the owner moved route `two` to the front and renamed `one` to `uno`:
 //!
@@ -23,7 +28,7 @@
 //! ```
 //!
 //! A route from which the inserted destination was removed has no canary to match by, but the owner's destination. Such a route
-//! is matched before other routes with a canary, such as a mirror route that lost its labels:
+//! is matched before routes of other names with a canary, such as a mirror route that lost its labels:
 //!
 //! ```text
 //! recorded                            live                                matched by
@@ -71,29 +76,46 @@ pub(crate) fn match_records(
     let own_matchers = |it: &Candidate<'_, '_>| Some(*it.matchers);
 
     pairs.pair_in_order();
-    // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
-    pairs.pair(Evidence::Inserted, matchers, own_matchers);
-    // A route that cannot be decoded shows no evidence.
-    let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
-    pairs.pair(Evidence::None, matchers, unread);
-    // A route from which the inserted destination was removed is matched before routes that only have such a destination.
-    pairs.pair(Evidence::Original, name, own_name);
-    pairs.pair(Evidence::Original, matchers, own_matchers);
-    // From here on every destination of every route is read.
     if pairs.free.is_empty() {
         return pairs.found;
     }
     let ours = labels_of_ours(record, context);
+    // Without foreign destinations in the record, those of the routes tell nothing, and need not be read.
+    let are_foreign = record.splits.iter().any(|split| !split.foreign.is_empty());
     let foreign = |it: &Candidate<'_, '_>| -> Vec<String> {
-        let destinations = it.list.into_iter().flat_map(|list| &list.destinations);
+        let list = it.list.filter(|_| are_foreign);
+        let destinations = list.into_iter().flat_map(|list| &list.destinations);
         let foreign = destinations.filter(|it| !ours.contains(&it.recorded()));
         foreign.map(Destination::place).collect()
     };
+    // Routes may have equal matchers.
+    pairs.pair(
+        Evidence::Split,
+        |it| Some((name(it), it.matchers, record.split_of(it)?.foreign.clone())),
+        |it| Some((own_name(it), *it.matchers, foreign(it))),
+    );
+    // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
+    pairs.pair(Evidence::Split, matchers, own_matchers);
+    // A route that cannot be decoded shows no evidence.
+    let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
+    pairs.pair(Evidence::None, matchers, unread);
+    pairs.pair(
+        Evidence::None,
+        |it| Some((name(it)?, it.matchers)),
+        |it| Some((own_name(it)?, *it.matchers)),
+    );
+    // A route from which the inserted destination was removed is matched before routes that only have such a destination.
+    pairs.pair(Evidence::Original, name, own_name);
+    // The owner may have given the matchers of a split route to a new route.
     pairs.pair(
         Evidence::Inserted,
         |it| Some((name(it), record.split_of(it)?.foreign.clone())),
         |it| Some((own_name(it), foreign(it))),
     );
+    pairs.pair(Evidence::Original, matchers, own_matchers);
+    if pairs.free.is_empty() {
+        return pairs.found;
+    }
     // A copy of a matched route does not match the entry of another route.
     let copies = Copies::of(record, candidates, &pairs.found);
     let is_copy = |it: &Candidate<'_, '_>| {
@@ -106,6 +128,7 @@ pub(crate) fn match_records(
         |it| (!is_copy(it)).then_some(()),
     );
     // The owner may have replaced all destinations. Recovery decides whether the route still belongs to the Rollout.
+    pairs.pair(Evidence::None, name, own_name);
     pairs.pair(Evidence::None, matchers, own_matchers);
     pairs.found
 }
@@ -140,6 +163,8 @@ fn shows_original(list: &DestinationList<'_>, split: &Split) -> bool {
 /// The evidence that a route must show before it is paired with an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
+    /// A destination that only planning can have inserted or, if it inserted none, one of the owner's that were changed.
+    Split,
     /// A destination that only planning can have inserted.
     Inserted,
     /// One of the owner's destinations that were changed.
@@ -174,7 +199,7 @@ impl Pairing<'_, '_, '_> {
             if let Some((index_of_record, record)) = same
                 // TCP and TLS routes have no names.
                 && route.protocol.is_http()
-                && self.fits(record.split, index, Evidence::Inserted)
+                && self.fits(record.split, index, Evidence::Split)
                 && let Some(found) = self.found.get_mut(index)
             {
                 *found = Some(index_of_record);
@@ -206,26 +231,27 @@ impl Pairing<'_, '_, '_> {
                 routes.entry(key).or_default().push(index);
             }
         }
-        // Entries of one split need the same evidence, so a group of them is compared with each route once.
-        let mut records: BTreeMap<(usize, Protocol, K), Vec<usize>> = BTreeMap::new();
+        let mut records: BTreeMap<(Protocol, K), Vec<(usize, &RouteEntry)>> = BTreeMap::new();
         for free in &self.free {
             if let Some(record) = self.record.routes.get(*free)
                 && let Some(split) = self.record.split_of(record)
                 && let Some(key) = of_record(record)
             {
-                let key = (record.split, split.protocol, key);
-                records.entry(key).or_default().push(*free);
+                let key = (split.protocol, key);
+                records.entry(key).or_default().push((*free, record));
             }
         }
-        for ((split, protocol, key), records) in records {
-            let Some(routes) = routes.get(&(protocol, key)) else {
+        for (key, records) in records {
+            let Some(routes) = routes.get(&key) else {
                 continue;
             };
-            let fits = |route: &&usize| {
-                self.found.get(**route) == Some(&None) && self.fits(split, **route, evidence)
+            let splits: BTreeSet<usize> = records.iter().map(|(_, record)| record.split).collect();
+            let fits_any = |route: &&usize| {
+                let mut splits = splits.iter();
+                splits.any(|split| self.fits(*split, **route, evidence))
             };
-            let routes = routes.iter().filter(fits).copied().collect();
-            self.pair_group(routes, records);
+            let routes = routes.iter().filter(fits_any).copied().collect();
+            self.pair_group(evidence, routes, records);
         }
         self.drop_paired();
     }
@@ -236,28 +262,43 @@ impl Pairing<'_, '_, '_> {
     }
 
     /// Pairs the entries of a group with its routes.
-    fn pair_group(&mut self, mut routes: Vec<usize>, mut records: Vec<usize>) {
+    fn pair_group(
+        &mut self,
+        evidence: Evidence,
+        routes: Vec<usize>,
+        records: Vec<(usize, &RouteEntry)>,
+    ) {
+        let position = |route: usize| self.candidates.get(route).map(|it| it.route.owner_index);
+        let by_position: HashMap<Option<usize>, usize> = match routes.len() == records.len() {
+            // With as many routes as entries their order says more than positions, which a new route in front of them shifts.
+            true => HashMap::new(),
+            false => routes.iter().map(|it| (position(*it), *it)).collect(),
+        };
+        // Entries of one split need the same evidence, so the rest of them is compared with each route once.
+        let mut rest: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut taken: HashSet<usize> = HashSet::new();
         let mut pairs: Vec<(usize, usize)> = Vec::new();
-        // With as many routes as entries their order says more than positions, which a new route in front of them shifts.
-        if routes.len() != records.len() {
-            let recorded =
-                |record: usize| self.record.routes.get(record).map(|record| record.position);
-            let position = |route: usize| self.candidates.get(route).map(|it| it.route.owner_index);
-            let by_position: HashMap<Option<usize>, usize> = routes
-                .iter()
-                .map(|route| (position(*route), *route))
-                .collect();
-            records.retain(|record| match by_position.get(&recorded(*record)) {
+        let mut in_order = routes.iter().filter(|_| by_position.is_empty());
+        for (index, record) in records {
+            let there = in_order.next();
+            let there = there.or_else(|| by_position.get(&Some(record.position)));
+            match there.filter(|route| self.fits(record.split, **route, evidence)) {
                 Some(route) => {
-                    pairs.push((*record, *route));
-                    false
+                    taken.insert(*route);
+                    pairs.push((index, *route));
                 }
-                None => true,
-            });
-            let taken: HashSet<usize> = pairs.iter().map(|(_, route)| *route).collect();
-            routes.retain(|route| !taken.contains(route));
+                None => rest.entry(record.split).or_default().push(index),
+            }
         }
-        pairs.extend(records.into_iter().zip(routes));
+        for (split, records) in rest {
+            let is_free =
+                |route: &&usize| !taken.contains(*route) && self.fits(split, **route, evidence);
+            let free: Vec<usize> = routes.iter().filter(is_free).copied().collect();
+            for (record, route) in records.into_iter().zip(free) {
+                taken.insert(route);
+                pairs.push((record, route));
+            }
+        }
         for (record, route) in pairs {
             if let Some(found) = self.found.get_mut(route) {
                 *found = Some(record);
@@ -270,9 +311,14 @@ impl Pairing<'_, '_, '_> {
         let list = self.candidates.get(route).and_then(|it| it.list);
         match (evidence, self.record.splits.get(split), list) {
             (Evidence::None, ..) => true,
-            (Evidence::Inserted, Some(split), Some(list)) => shows_insertion(list, split),
+            (Evidence::Split, Some(split), Some(list)) if split.added.is_empty() => {
+                shows_original(list, split)
+            }
+            (Evidence::Split | Evidence::Inserted, Some(split), Some(list)) => {
+                shows_insertion(list, split)
+            }
             (Evidence::Original, Some(split), Some(list)) => shows_original(list, split),
-            (Evidence::Inserted | Evidence::Original, ..) => false,
+            (Evidence::Split | Evidence::Inserted | Evidence::Original, ..) => false,
         }
     }
 }
@@ -323,10 +369,20 @@ impl Copies {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            let is_copy = shows_insertion(list, split) && seen.contains(&weights_of(list, split));
-            is_copy.then_some(split)
+            let has_weights =
+                || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
+            (shows_insertion(list, split) && has_weights()).then_some(split)
         })
     }
+}
+
+/// Whether the canary has the whole share, as the record says. The owner may have replaced the destinations of the route that was
+/// copied.
+fn has_full_weight(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
+    let (first, second) = (inserted.next(), inserted.next());
+    let has_share = |it: &Destination<'_>| it.weight() == Some(split.share);
+    split.stable.is_absent() && second.is_none() && first.is_some_and(has_share)
 }
 
 /// Destinations by their labels, and their weights.

@@ -456,3 +456,67 @@ fn a_route_is_inserted_between_routes_with_equal_matchers() {
         json!([split(), split(), split()]),
     );
 }
+
+#[test]
+fn routes_with_equal_matchers_are_told_apart_by_their_other_destinations() {
+    let other = |all: Value| unnamed("/a", all);
+    let (with_legacy, alone) = (json!(["reviews 80", "legacy 20"]), json!(["reviews"]));
+    let split = json!(["reviews 60", "reviews-canary 20", "legacy 20"]);
+    check(
+        json!([other(with_legacy.clone()), other(alone.clone())]),
+        json!([
+            other(json!(["reviews 75", "reviews-canary 25"])),
+            other(split)
+        ]),
+        0,
+        json!([other(alone), other(with_legacy)]),
+    );
+}
+
+#[test]
+fn routes_with_equal_matchers_are_told_apart_by_their_names() {
+    let listed = json!(["reviews 100", "reviews-canary 0"]);
+    let split = || json!(["reviews 75", "reviews-canary 25"]);
+    let http = |item: Value, other: Value| [route("item", "/a", item), unnamed("/a", other)];
+    let first = route("first", "/first", json!(["legacy"]));
+    let with_first = |[item, other]: [Value; 2]| json!([first, item, other]);
+    check(
+        json!(http(listed.clone(), json!(["reviews"]))),
+        with_first(http(split(), split())),
+        0,
+        with_first(http(listed, json!(["reviews"]))),
+    );
+}
+
+#[test]
+fn a_new_route_gets_the_matchers_of_a_split_route() {
+    let new = unnamed("/a", json!(["reviews"]));
+    check(
+        json!([unnamed("/a", json!(["reviews"]))]),
+        json!([
+            unnamed("/b", json!(["reviews 75", "reviews-canary 25"])),
+            new
+        ]),
+        0,
+        json!([unnamed("/b", json!(["reviews"])), new]),
+    );
+}
+
+/// The preview has a weighted canary, as a split route has, but the name and the matchers are those of the other route.
+#[test]
+fn a_split_route_gets_other_destinations_beside_a_preview() {
+    let edited = json!([
+        route(
+            "preview",
+            "/preview",
+            json!(["reviews-canary 10", "legacy 90"])
+        ),
+        route("r", "/", json!(["other"])),
+    ]);
+    check(
+        json!([route("r", "/", json!(["reviews"]))]),
+        edited.clone(),
+        0,
+        edited,
+    );
+}
