@@ -410,16 +410,21 @@ fn the_stable_subset_gets_another_port_before_the_rollout_is_deleted() {
     assert_eq!(table.document()["spec"], spec(9090));
 }
 
+/// The intent of a Rollout whose Services are exchanged after each update.
+fn of_pair(stable: &str, canary: &str, desired: i32) -> Intent {
+    let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
+    intent.services = ServicePair::new(stable, canary);
+    intent.services.ping_pong = true;
+    intent
+}
+
 #[test]
 fn the_stable_service_of_a_pair_gets_another_cluster() {
     let destination = |name: &str, cluster: &str, weight: u32| json!({"ref": {"name": name, "namespace": "shop", "cluster": cluster}, "weight": weight});
     let spec = |all: Value| json!({"http": [unnamed("/", all)]});
     let mut table = Table::new("shop/shop", spec(json!([destination("ping", "east", 100)])));
     let set = |table: &mut Table, stable: &str, canary: &str, desired: i32| {
-        let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
-        intent.services = ServicePair::new(stable, canary);
-        intent.services.ping_pong = true;
-        table.apply(&intent).unwrap();
+        table.apply(&of_pair(stable, canary, desired)).unwrap();
     };
     set(&mut table, "pong", "ping", 0);
     table.replace_spec(spec(json!([destination("pong", "west", 100)])));
@@ -519,4 +524,41 @@ fn a_split_route_gets_other_destinations_beside_a_preview() {
         0,
         edited,
     );
+}
+
+/// Sets weight 0 for the routes `http`, replaces them by `edited`, and sets it again. Checks that they are `expect` after the Rollout
+/// was deleted.
+#[track_caller]
+fn check_restored(http: Value, edited: Value, expect: Value) {
+    let spec = |http: Value| table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec(http));
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    table.replace_spec(spec(edited));
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    table.restore("shop/reviews");
+    assert_eq!(table.document()["spec"], spec(expect));
+}
+
+#[test]
+fn stable_gets_another_cluster_while_weight_0_takes_a_listed_canary_away() {
+    let stable = |mut stable: Value| {
+        stable["ref"] = json!({"name": "reviews", "namespace": "shop", "cluster": "west"});
+        stable
+    };
+    check_restored(
+        json!([unnamed("/", json!(["reviews", "reviews-canary"]))]),
+        json!([unnamed("/", json!([stable(json!({"weight": 100}))]))]),
+        json!([unnamed("/", json!([stable(json!({})), "reviews-canary"]))]),
+    );
+}
+
+/// The destination without a weight gets 1 of 100, so the canary's share does not show in the weights of the record.
+#[test]
+fn the_canary_is_listed_without_weight_beside_another_destination() {
+    let http = json!([unnamed(
+        "/",
+        json!(["reviews 99", "reviews-canary", "legacy"])
+    )]);
+    let live = json!([unnamed("/", json!(["reviews 99", "legacy"]))]);
+    check_restored(http.clone(), live, http);
 }
