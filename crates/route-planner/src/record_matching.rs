@@ -151,19 +151,11 @@ fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
     destinations.any(|it| it.nonzero_weight().is_some() && split.has_inserted(it))
 }
 
-/// Whether a list has one of the owner's destinations that `split` changed. The owner may have moved it to another cluster.
-fn shows_original(list: &DestinationList<'_>, split: &Split) -> bool {
-    let mut destinations = list.destinations.iter();
-    destinations.any(|it| {
-        let mut originals = split.originals.iter();
-        originals.any(|original| it.has_name_of(&original.destination))
-    })
-}
-
 /// The evidence that a route must show before it is paired with an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// A destination that only planning can have inserted or, if it inserted none, one of the owner's that were changed.
+    /// A destination that only planning can have inserted or, if it inserted none, one of the owner's that were changed, with a
+    /// weight.
     Split,
     /// A destination that only planning can have inserted.
     Inserted,
@@ -308,17 +300,23 @@ impl Pairing<'_, '_, '_> {
 
     /// Whether a route shows the `evidence` that an entry with this split needs.
     fn fits(&self, split: usize, route: usize, evidence: Evidence) -> bool {
+        if evidence == Evidence::None {
+            return true;
+        }
         let list = self.candidates.get(route).and_then(|it| it.list);
-        match (evidence, self.record.splits.get(split), list) {
-            (Evidence::None, ..) => true,
-            (Evidence::Split, Some(split), Some(list)) if split.added.is_empty() => {
-                shows_original(list, split)
-            }
-            (Evidence::Split | Evidence::Inserted, Some(split), Some(list)) => {
-                shows_insertion(list, split)
-            }
-            (Evidence::Original, Some(split), Some(list)) => shows_original(list, split),
-            (Evidence::Split | Evidence::Inserted | Evidence::Original, ..) => false,
+        let (Some(split), Some(list)) = (self.record.splits.get(split), list) else {
+            return false;
+        };
+        let shows_original = |needs_weight: bool| {
+            let mut destinations = list.destinations.iter();
+            destinations.any(|it| {
+                (!needs_weight || it.nonzero_weight().is_some()) && split.has_name_of_original(it)
+            })
+        };
+        match evidence {
+            Evidence::Original => shows_original(false),
+            Evidence::Split if split.added.is_empty() => shows_original(true),
+            _ => shows_insertion(list, split),
         }
     }
 }

@@ -562,3 +562,15 @@ fn the_canary_is_listed_without_weight_beside_another_destination() {
     let live = json!([unnamed("/", json!(["reviews 99", "legacy"]))]);
     check_restored(http.clone(), live, http);
 }
+
+/// Planning gives stable a weight, so the route without one is new.
+#[test]
+fn a_route_with_equal_matchers_is_inserted_before_one_that_lists_the_canary() {
+    let listed = unnamed("/", json!(["reviews", "reviews-canary"]));
+    let new = unnamed("/", json!(["reviews"]));
+    check_restored(
+        json!([listed]),
+        json!([new, unnamed("/", json!(["reviews 100"]))]),
+        json!([new, listed]),
+    );
+}
