@@ -106,11 +106,14 @@ pub(crate) fn match_records(
     );
     // A route from which the inserted destination was removed is matched before routes that only have such a destination.
     pairs.pair(Evidence::Original, name, own_name);
-    // The owner may have given the matchers of a split route to a new route.
+    // The owner may have given the matchers of a split route to a new route. Services that are exchanged are inserted in one route
+    // and the owner's in another, so a route with the matchers of a free entry is not matched yet.
+    let free = pairs.free.iter().filter_map(|it| record.routes.get(*it));
+    let free: BTreeSet<Hash> = free.map(|it| it.matchers).collect();
     pairs.pair(
         Evidence::Inserted,
         |it| Some((name(it), record.split_of(it)?.foreign.clone())),
-        |it| Some((own_name(it), foreign(it))),
+        |it| (!free.contains(it.matchers)).then(|| (own_name(it), foreign(it))),
     );
     pairs.pair(Evidence::Original, matchers, own_matchers);
     if pairs.free.is_empty() {

@@ -574,3 +574,17 @@ fn a_route_with_equal_matchers_is_inserted_before_one_that_lists_the_canary() {
         json!([new, listed]),
     );
 }
+
+/// Each of the Services is inserted in the route that lists the other one.
+#[test]
+fn routes_to_both_services_of_a_pair_are_applied_again() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/a", json!(["pong"])),
+        unnamed("/b", json!(["ping 100"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec.clone());
+    table.apply(&of_pair("ping", "pong", 25)).unwrap();
+    table.replace_spec(spec.clone());
+    table.restore("shop/reviews");
+    assert_eq!(table.document()["spec"], spec);
+}
