@@ -55,8 +55,10 @@ fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
         destinations.any(|it| it.nonzero_weight().is_some() && is_named(it, id))
     };
     if !split.list.is_listed() {
-        // Planning wrote the whole list, stable too.
-        return split.added.iter().all(has_share);
+        // Planning wrote the whole list, stable first unless it gets nothing. The owner's list may have stable too.
+        let others = split.added.iter();
+        let mut others = others.skip(usize::from(split.added.len() > 1));
+        return others.any(has_share);
     }
     let Some((stable, others)) = split.originals.split_first() else {
         return true;

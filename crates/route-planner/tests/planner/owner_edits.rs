@@ -575,6 +575,33 @@ fn a_route_with_equal_matchers_is_inserted_before_one_that_lists_the_canary() {
     );
 }
 
+/// Planning wrote the whole list, of which the owner changed the first destination.
+#[test]
+fn stable_is_removed_or_replaced_in_the_list_of_a_default_destination() {
+    let spec = |list: Value| {
+        let mut spec = json!({"defaultDestination": "reviews", "http": [unnamed("/", list)]});
+        if spec["http"][0]["forwardTo"]["destinations"].is_null() {
+            spec["http"][0]["forwardTo"] = json!({});
+        }
+        table::expand(spec)
+    };
+    let other =
+        |weight: u32| json!({"ref": {"name": "reviews", "namespace": "prod"}, "weight": weight});
+    for (edited, expect) in [
+        (json!(["reviews-canary 100"]), Value::Null),
+        (
+            json!([other(75), "reviews-canary 25"]),
+            json!(["reviews", other(75)]),
+        ),
+    ] {
+        let mut table = Table::new("shop/shop", spec(Value::Null));
+        table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+        table.replace_spec(spec(edited));
+        table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+        assert_eq!(table.document()["spec"], spec(expect));
+    }
+}
+
 /// Each of the Services is inserted in the route that lists the other one.
 #[test]
 fn routes_to_both_services_of_a_pair_are_applied_again() {
