@@ -157,8 +157,8 @@ fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
 /// The evidence that a route must show before it is paired with an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// A destination that only planning can have inserted or, if it inserted none, one of the owner's that were changed, with a
-    /// weight.
+    /// A destination that only planning can have inserted or, if it inserted none, stable with a weight; at full weight, another
+    /// one of the owner's.
     Split,
     /// A destination that only planning can have inserted.
     Inserted,
@@ -310,15 +310,20 @@ impl Pairing<'_, '_, '_> {
         let (Some(split), Some(list)) = (self.record.splits.get(split), list) else {
             return false;
         };
-        let shows_original = |needs_weight: bool| {
-            let mut destinations = list.destinations.iter();
-            destinations.any(|it| {
-                (!needs_weight || it.nonzero_weight().is_some()) && split.has_name_of_original(it)
-            })
-        };
+        let mut destinations = list.destinations.iter();
         match evidence {
-            Evidence::Original => shows_original(false),
-            Evidence::Split if split.added.is_empty() => shows_original(true),
+            Evidence::Original => destinations.any(|it| split.has_name_of_original(it)),
+            Evidence::Split if split.added.is_empty() => {
+                let of_stable = if split.stable.is_absent() {
+                    usize::MAX
+                } else {
+                    1
+                };
+                destinations.any(|it| {
+                    let mut originals = split.originals.iter().take(of_stable);
+                    it.nonzero_weight().is_some() && originals.any(|of| split.is(it, of))
+                })
+            }
             _ => shows_insertion(list, split),
         }
     }

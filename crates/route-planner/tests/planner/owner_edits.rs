@@ -575,6 +575,19 @@ fn a_route_with_equal_matchers_is_inserted_before_one_that_lists_the_canary() {
     );
 }
 
+#[test]
+fn routes_with_equal_matchers_are_applied_again() {
+    let moved =
+        json!({"ref": {"name": "reviews", "namespace": "shop", "cluster": "west"}, "weight": 60});
+    for other in [json!(["reviews-canary 1"]), json!([moved, "legacy 40"])] {
+        let http = |split: Value| json!([unnamed("/", other.clone()), unnamed("/", split)]);
+        let listed = http(json!(["reviews", "reviews-canary"]));
+        check_restored(listed.clone(), listed.clone(), listed.clone());
+        let alone = http(json!(["reviews"]));
+        check_restored(listed, alone.clone(), alone);
+    }
+}
+
 /// Planning wrote the whole list, of which the owner changed the first destination.
 #[test]
 fn stable_is_removed_or_replaced_in_the_list_of_a_default_destination() {
