@@ -83,7 +83,9 @@ fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
         .filter_map(weight)
         .chain(foreign)
         .sum();
-    let had_share = others.iter().filter_map(weight).any(|it| it > 0) || sum < 100;
+    // A share of 1 cannot be divided at any weight.
+    let had_share =
+        others.iter().filter_map(weight).any(|it| it > 0) || sum < 100 || split.share == 1;
     had_share && gets_share(stable)
 }
 

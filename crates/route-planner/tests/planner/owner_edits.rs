@@ -588,6 +588,21 @@ fn routes_with_equal_matchers_are_applied_again() {
     }
 }
 
+#[test]
+fn a_share_is_too_small_for_a_listed_canary() {
+    let http = json!([unnamed(
+        "/",
+        json!(["reviews 1", "reviews-canary 0", "legacy 99"])
+    )]);
+    let spec = table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec.clone());
+    for desired in [25, 0] {
+        let set = table.set_weight("shop/reviews", desired, 100, vec![]);
+        set.unwrap();
+    }
+    assert_eq!(table.document()["spec"], spec);
+}
+
 /// Planning wrote the whole list, of which the owner changed the first destination.
 #[test]
 fn stable_is_removed_or_replaced_in_the_list_of_a_default_destination() {
