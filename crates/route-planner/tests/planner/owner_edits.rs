@@ -603,6 +603,25 @@ fn a_share_is_too_small_for_a_listed_canary() {
     assert_eq!(table.document()["spec"], spec);
 }
 
+/// The record is lost. That of the other route is rebuilt, so the refused one looks like a copy of it.
+#[test]
+fn a_route_to_the_canary_of_a_pair_is_refused() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/a", json!(["ping 75", "pong 25"])),
+        unnamed("/b", json!(["legacy 100", "pong 25"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec.clone());
+    let mut intent = of_pair("ping", "pong", 25);
+    intent.applied = Some(AppliedWeights {
+        stable: 75,
+        canary: 25,
+        ..AppliedWeights::default()
+    });
+    let plan = table.apply(&intent).unwrap();
+    assert_eq!(plan.left().count(), 1);
+    assert_eq!(table.document()["spec"], spec);
+}
+
 /// Planning wrote the whole list, of which the owner changed the first destination.
 #[test]
 fn stable_is_removed_or_replaced_in_the_list_of_a_default_destination() {
