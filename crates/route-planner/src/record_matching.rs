@@ -313,17 +313,11 @@ impl Pairing<'_, '_, '_> {
         let mut destinations = list.destinations.iter();
         match evidence {
             Evidence::Original => destinations.any(|it| split.has_name_of_original(it)),
-            Evidence::Split if split.added.is_empty() => {
-                let of_stable = if split.stable.is_absent() {
-                    usize::MAX
-                } else {
-                    1
-                };
-                destinations.any(|it| {
-                    let mut originals = split.originals.iter().take(of_stable);
-                    it.nonzero_weight().is_some() && originals.any(|of| split.is(it, of))
-                })
-            }
+            Evidence::Split if split.added.is_empty() => destinations.any(|it| {
+                let mut stable = split.originals.iter().take(1);
+                let is_listed = split.stable.is_absent() && split.has_original(it);
+                it.weight().is_some() && (is_listed || stable.any(|of| split.is(it, of)))
+            }),
             _ => shows_insertion(list, split),
         }
     }

@@ -588,6 +588,19 @@ fn routes_with_equal_matchers_are_applied_again() {
     }
 }
 
+/// At full weight stable stays with weight 0. The route that is not selected has the same matchers.
+#[test]
+fn a_listed_canary_gets_full_weight_and_zero_weights_stay() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/", json!(["reviews 100"])),
+        route("r", "/", json!(["reviews", "reviews-canary"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec);
+    table.plugin["zeroWeight"] = json!("keep");
+    table.plugin["routeSelector"] = json!({"name": "r"});
+    table.set_weight("shop/reviews", 100, 100, vec![]).unwrap();
+}
+
 #[test]
 fn a_share_is_too_small_for_a_listed_canary() {
     let http = json!([unnamed(
