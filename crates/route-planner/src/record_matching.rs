@@ -8,6 +8,7 @@
 //! |---|---|
 //! | what the split left | name and matchers, in the recorded order |
 //! | what the split left | name, matchers and foreign destinations |
+//! | what the split left | matchers and foreign destinations |
 //! | what the split left | matchers |
 //! | a list that cannot be decoded | matchers |
 //! | nothing | name and matchers |
@@ -93,6 +94,11 @@ pub(crate) fn match_records(
         Evidence::Split,
         |it| Some((name(it), it.matchers, record.split_of(it)?.foreign.clone())),
         |it| Some((own_name(it), *it.matchers, foreign(it))),
+    );
+    pairs.pair(
+        Evidence::Split,
+        |it| Some((it.matchers, record.split_of(it)?.foreign.clone())),
+        |it| Some((*it.matchers, foreign(it))),
     );
     // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
     pairs.pair(Evidence::Split, matchers, own_matchers);

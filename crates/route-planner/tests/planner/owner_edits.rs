@@ -601,6 +601,25 @@ fn a_listed_canary_gets_full_weight_and_zero_weights_stay() {
     table.set_weight("shop/reviews", 100, 100, vec![]).unwrap();
 }
 
+/// Without the first route, the name says something about the second, but nothing that the record has.
+#[test]
+fn the_first_of_two_routes_with_equal_names_and_matchers_is_removed() {
+    let last = |all: Value| route("r", "/", all);
+    check(
+        json!([
+            last(json!(["reviews"])),
+            last(json!(["reviews 80", "legacy 20"]))
+        ]),
+        json!([last(json!([
+            "reviews 60",
+            "reviews-canary 20",
+            "legacy 20"
+        ]))]),
+        0,
+        json!([last(json!(["reviews 80", "legacy 20"]))]),
+    );
+}
+
 #[test]
 fn a_share_is_too_small_for_a_listed_canary() {
     let http = json!([unnamed(
