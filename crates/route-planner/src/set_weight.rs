@@ -278,10 +278,10 @@ impl<'a> WeightPlan<'a> {
             let Some(route_state) = state.routes.get(*index) else {
                 continue;
             };
-            // A refused route stays as it is.
-            let list = match (self.targets.get(*index), &route_state.action) {
+            let list = match (self.targets.get(*index), route_state.relation()) {
                 (Some(Some(target)), _) => target,
-                (_, Action::Forward { live, .. }) => live,
+                // A refused route stays as it is. Only a rebuilt list is not its owner's.
+                (_, Some(Relation::Managed { owner_list, .. })) => owner_list,
                 _ => continue,
             };
             let mut destinations = list.destinations.iter();

@@ -636,14 +636,10 @@ fn a_share_is_too_small_for_a_listed_canary() {
 }
 
 /// The record is lost. That of the other route is rebuilt, so the refused one looks like a copy of it.
-#[test]
-fn a_route_to_the_canary_of_a_pair_is_refused() {
-    let spec = table::expand(json!({"http": [
-        unnamed("/a", json!(["ping 75", "pong 25"])),
-        unnamed("/b", json!(["legacy 100", "pong 25"])),
-    ]}));
+#[track_caller]
+fn check_refused(mut intent: Intent, http: Value) {
+    let spec = table::expand(json!({ "http": http }));
     let mut table = Table::new("shop/shop", spec.clone());
-    let mut intent = of_pair("ping", "pong", 25);
     intent.applied = Some(AppliedWeights {
         stable: 75,
         canary: 25,
@@ -652,6 +648,26 @@ fn a_route_to_the_canary_of_a_pair_is_refused() {
     let plan = table.apply(&intent).unwrap();
     assert_eq!(plan.left().count(), 1);
     assert_eq!(table.document()["spec"], spec);
+}
+
+#[test]
+fn a_route_to_the_canary_is_refused() {
+    check_refused(
+        of_pair("ping", "pong", 25),
+        json!([
+            unnamed("/a", json!(["ping 75", "pong 25"])),
+            unnamed("/b", json!(["legacy 100", "pong 25"])),
+        ]),
+    );
+    // This one is rebuilt too.
+    let stable = json!({"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v2"}, "weight": 75});
+    check_refused(
+        table::intent("shop/reviews", 25, 100, vec![]),
+        json!([
+            unnamed("/a", json!(["reviews 37", "reviews-canary 13", "legacy"])),
+            unnamed("/b", json!([stable, "reviews-canary 25"])),
+        ]),
+    );
 }
 
 /// Planning wrote the whole list, of which the owner changed the first destination.
