@@ -298,12 +298,17 @@ pub(crate) fn applied_shares<'a>(
     applied: &'a AppliedWeights,
 ) -> Option<Shares> {
     let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
-    let canary = u32::try_from(applied.canary).unwrap_or(0);
-    let additional = additional_roles(roles, applied);
-    let wanted = additional
-        .iter()
-        .map(|(_, weight)| u32::try_from(*weight).unwrap_or(0));
-    let wanted: Vec<u32> = wanted.collect();
+    let checked = |weight: i32| u32::try_from(weight).unwrap_or(0);
+    // An experiment may run the canary's own Service: then one destination got both weights.
+    let is_canary = |service: &str| {
+        roles.is_service(&roles.canary, service) && !roles.is_service(&roles.stable, service)
+    };
+    let own = applied.additional.iter().filter(|(it, _)| is_canary(it));
+    let canary = own.fold(checked(applied.canary), |sum, (_, it)| {
+        sum.saturating_add(checked(*it))
+    });
+    let additional = additional_roles(roles, applied).into_iter();
+    let wanted: Vec<u32> = additional.map(|(_, it)| checked(it)).collect();
     let is_split = canary > 0 || wanted.iter().any(|weight| *weight > 0);
     is_split.then(|| weight::split(share, canary, max, &wanted))
 }
@@ -412,14 +417,19 @@ pub(crate) fn taken_by_others<'a>(
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
 }
 
-/// The roles of the Services of the experiment whose weights are recorded as set, with these weights.
+/// The roles of the Services of the experiment whose weights are recorded as set, with these weights. The stable and the canary
+/// Service, which it may run too, are not among them.
 pub(crate) fn additional_roles<'a>(
     roles: &Roles<'a>,
     applied: &'a AppliedWeights,
 ) -> Vec<(Role<'a>, i32)> {
     let services = applied.additional.iter();
+    let is_own = |service: &str| {
+        let mut own = [&roles.stable, &roles.canary].into_iter();
+        own.any(|role| roles.is_service(role, service))
+    };
     services
-        .filter(|(service, _)| !service.is_empty())
+        .filter(|(service, _)| !service.is_empty() && !is_own(service))
         .map(|(service, weight)| (roles.additional(service, None), *weight))
         .collect()
 }

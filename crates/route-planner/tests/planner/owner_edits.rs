@@ -710,3 +710,24 @@ fn routes_to_both_services_of_a_pair_are_applied_again() {
     table.restore("shop/reviews");
     assert_eq!(table.document()["spec"], spec);
 }
+
+/// The weights that were set are those of three Services, and the list has two.
+#[test]
+fn the_annotation_is_lost_while_an_experiment_runs_a_service_of_the_rollout() {
+    let spec = table::expand(json!({"http": [unnamed("/", json!(["reviews"]))]}));
+    for service in ["reviews-canary", "reviews"] {
+        let mut table = Table::new("shop/shop", spec.clone());
+        let experiment = vec![table::experiment(service, 24)];
+        let mut intent = table::intent("shop/reviews", 25, 100, experiment);
+        table.apply(&intent).unwrap();
+        let mut table = Table::new("shop/shop", table.document()["spec"].clone());
+        intent.applied = Some(AppliedWeights {
+            stable: 51,
+            canary: 25,
+            additional: [(service.to_owned(), 24)].into(),
+        });
+        table.apply(&intent).unwrap();
+        table.restore("shop/reviews");
+        assert_eq!(table.document()["spec"], spec, "{service}");
+    }
+}
