@@ -318,6 +318,11 @@ impl Record {
             && self.routes.iter().zip(&other.routes).all(same)
     }
 
+    /// Whether the record says that a route of this name and with these matchers is not split, although it may look so.
+    pub(crate) fn has_owner_route(&self, name: &str, matchers: &Hash) -> bool {
+        self.owner_routes.contains(&matchers.with_name(name))
+    }
+
     /// The split of one of the record's routes.
     pub(crate) fn split_of(&self, route: &RouteEntry) -> Option<&Split> {
         self.splits.get(route.split)

@@ -112,6 +112,8 @@ pub(crate) fn match_records(
     );
     // A route from which the inserted destination was removed is matched before routes that only have such a destination.
     pairs.pair(Evidence::Original, name, own_name);
+    // The owner's own route to the canary shows what planning inserts, too. So it is matched only if its matchers say so.
+    let is_owners = |it: &Candidate<'_, '_>| record.has_owner_route(it.route.name, it.matchers);
     // The owner may have given the matchers of a split route to a new route. Services that are exchanged are inserted in one route
     // and the owner's in another, so a route with the matchers of a free entry is not matched yet.
     let free = pairs.free.iter().filter_map(|it| record.routes.get(*it));
@@ -119,7 +121,10 @@ pub(crate) fn match_records(
     pairs.pair(
         Evidence::Inserted,
         |it| Some((name(it), record.split_of(it)?.foreign.clone())),
-        |it| (!free.contains(it.matchers)).then(|| (own_name(it), foreign(it))),
+        |it| {
+            let is_new = !free.contains(it.matchers) && !is_owners(it);
+            is_new.then(|| (own_name(it), foreign(it)))
+        },
     );
     pairs.pair(Evidence::Original, matchers, own_matchers);
     if pairs.free.is_empty() {
@@ -134,7 +139,7 @@ pub(crate) fn match_records(
     pairs.pair(
         Evidence::Inserted,
         |_| Some(()),
-        |it| (!is_copy(it)).then_some(()),
+        |it| (!is_copy(it) && !is_owners(it)).then_some(()),
     );
     // The owner may have replaced all destinations. Recovery decides whether the route still belongs to the Rollout.
     pairs.pair(Evidence::None, name, own_name);

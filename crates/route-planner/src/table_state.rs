@@ -155,10 +155,7 @@ impl<'a> TableState<'a> {
     /// Fills `routes` and `lost`.
     fn classify(&mut self, reader: &Reader<'a>, read: Vec<ReadRoute<'a>>) {
         let record = &self.records.own;
-        let is_owners = |it: &ReadRoute<'a>| {
-            let route = it.matchers.with_name(it.route.name);
-            record.owner_routes.contains(&route)
-        };
+        let is_owners = |it: &ReadRoute<'a>| record.has_owner_route(it.route.name, &it.matchers);
         // A split route may have the name and the matchers of the owner's. Then the entry tells which of them is split.
         let is_candidate = |it: &&ReadRoute<'a>| {
             let is_named = |name: &str| name.is_empty() || name == it.route.name;

@@ -731,3 +731,44 @@ fn the_annotation_is_lost_while_an_experiment_runs_a_service_of_the_rollout() {
         assert_eq!(table.document()["spec"], spec, "{service}");
     }
 }
+
+/// The entry of the first route has neither a name nor matchers of a route, and shows the same as the preview, but the record says
+/// that the owner wrote that one.
+#[test]
+fn routes_with_equal_names_are_edited_beside_a_preview() {
+    let http = |first: &str, second: &str, all: Value| {
+        json!([
+            route("item", first, all.clone()),
+            unnamed("/a", json!(["reviews-canary 80"])),
+            route("b", "/last", all.clone()),
+            route(second, "/a", all),
+        ])
+    };
+    check(
+        http("/", "item", json!(["reviews"])),
+        http("/new", "b", json!(["reviews 75", "reviews-canary 25"])),
+        0,
+        http("/new", "b", json!(["reviews"])),
+    );
+}
+
+/// It is recorded as its owner's first, and later as split. The last route has equal matchers.
+#[test]
+fn a_route_that_lists_the_canary_is_selected_later() {
+    let other = |name: &str| route(name, "/other", json!(["legacy"]));
+    let http = |listed: Value| {
+        json!([
+            other("list"),
+            route("list", "/", listed),
+            other("r"),
+            route("r", "/", json!(["reviews 60", "legacy 40"])),
+        ])
+    };
+    let spec = |listed: Value| table::expand(json!({ "http": http(listed) }));
+    let mut table = Table::new("shop/shop", spec(json!(["reviews 80", "reviews-canary"])));
+    table.plugin["routeSelector"] = json!({"name": "r"});
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    table.plugin["routeSelector"] = json!({});
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert_eq!(table.document()["spec"], spec(json!(["reviews 100"])));
+}
