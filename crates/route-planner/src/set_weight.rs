@@ -18,11 +18,13 @@
 //! At SetWeight 100 stable gets 0 of the share, so `reviews` is removed (or stays with weight 0 if `zeroWeight: keep` is
 //! set).
 
+use std::collections::BTreeSet;
+
 use crate::destinations::{Destination, DestinationId, DestinationList, Distinction, ListForm};
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSplit};
 use crate::plan::Warning;
-use crate::record::{Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
+use crate::record::{Hash, Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
 use crate::recovery::{share_of, taken_by_others, without_canary};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
@@ -108,20 +110,25 @@ pub(crate) fn plan_weights<'a>(
     }
     let mut lost = state.lost.iter().peekable();
     if lost.peek().is_some() {
-        let protocol = |lost: &&&RouteEntry| {
+        let protocol = |lost: &RouteEntry| {
             let split = state.records.own.split_of(lost);
             split.map(|split| split.protocol).unwrap_or_default()
         };
         for lost in &state.lost {
             weights.warnings.push(Warning::RouteGone {
-                route: lost.label(protocol(&lost)),
+                route: lost.label(protocol(lost)),
             });
         }
         // The route may come back, so its entry stays as long as another route is split, or may be: a route that cannot be
         // decoded may be the lost one.
         let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
         if record.len() > 0 || state.routes.iter().any(is_unread) {
-            for lost in lost {
+            // The next call would take a route without its entry for a lost one with equal matchers, and drop that entry too.
+            let dropped = unsplit.iter().filter_map(|it| state.routes.get(*it));
+            let dropped = dropped.filter(|it| it.entry.is_some());
+            let dropped: BTreeSet<(Protocol, Hash)> =
+                dropped.map(|it| (it.route.protocol, it.matchers)).collect();
+            for lost in lost.filter(|it| !dropped.contains(&(protocol(it), it.matchers))) {
                 record.keep(RouteEntry::clone(lost));
             }
         }

@@ -772,3 +772,22 @@ fn a_route_that_lists_the_canary_is_selected_later() {
     table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
     assert_eq!(table.document()["spec"], spec(json!(["reviews 100"])));
 }
+
+/// The next call would take the route that is left for the removed one, so both entries are dropped at once. The record of the first
+/// route stays at weight 0.
+#[test]
+fn one_of_two_routes_with_equal_matchers_is_removed_and_the_other_is_applied_again() {
+    let listed = |path: &str| unnamed(path, json!(["reviews", "reviews-canary"]));
+    let split = || unnamed("/a", json!(["reviews 75", "reviews-canary 25"]));
+    let applied = || unnamed("/b", json!(["reviews"]));
+    check(
+        json!([
+            listed("/a"),
+            unnamed("/b", json!(["reviews", "legacy"])),
+            listed("/b")
+        ]),
+        json!([split(), applied()]),
+        0,
+        json!([unnamed("/a", json!(["reviews 100"])), applied()]),
+    );
+}
