@@ -55,8 +55,10 @@ fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
         destinations.any(|it| it.nonzero_weight().is_some() && is_named(it, id))
     };
     if !split.list.is_listed() {
-        // Planning wrote the whole list, stable too.
-        return split.added.iter().all(has_share);
+        // Planning wrote the whole list, stable first unless it gets nothing. The owner's list may have stable too.
+        let others = split.added.iter();
+        let mut others = others.skip(usize::from(split.added.len() > 1));
+        return others.any(has_share);
     }
     let Some((stable, others)) = split.originals.split_first() else {
         return true;
@@ -72,9 +74,18 @@ fn is_written(live: &DestinationList<'_>, split: &Split) -> bool {
     }
     // At weight 0, planning takes away the share that the owner's list gives to the canary, and gives it to stable.
     let weight = |it: &Original| it.destination.get("weight").and_then(Value::as_u64);
-    let sum: u64 = split.originals.iter().filter_map(weight).sum();
+    let foreign = live.destinations.iter();
+    let foreign = foreign.filter(|it| !split.has_name_of_original(it));
+    let foreign = foreign.filter_map(Destination::weight).map(u64::from);
+    let sum: u64 = split
+        .originals
+        .iter()
+        .filter_map(weight)
+        .chain(foreign)
+        .sum();
+    // A share of 1 cannot be divided at any weight.
     let had_share =
-        others.iter().filter_map(weight).any(|it| it > 0) || sum < u64::from(split.share);
+        others.iter().filter_map(weight).any(|it| it > 0) || sum < 100 || split.share == 1;
     had_share && gets_share(stable)
 }
 
@@ -86,12 +97,14 @@ fn is_named(destination: &Destination<'_>, id: &DestinationId) -> bool {
     }) && subset.all(|subset| destination.has_subset(subset))
 }
 
-/// The destination of `list` that is the recorded one.
+/// The destination of `list` that is the recorded one, whose cluster the owner may have changed.
 fn find<'l, 'a>(
     list: &'l DestinationList<'a>,
     split: &Split,
     original: &Original,
 ) -> Option<&'l Destination<'a>> {
-    let mut destinations = list.destinations.iter();
-    destinations.find(|it| split.is(it, original))
+    let find = |is: &dyn Fn(&Destination<'a>) -> bool| list.destinations.iter().find(|it| is(it));
+    let is_moved =
+        |it: &Destination<'a>| it.has_name_of(&original.destination) && !split.has_original(it);
+    find(&|it| split.is(it, original)).or_else(|| find(&is_moved))
 }

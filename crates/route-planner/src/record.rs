@@ -335,6 +335,12 @@ impl Split {
         destination.is_recorded_as(&original.destination, self.distinction)
     }
 
+    /// Whether a destination has the name of one of the owner's that were changed. The owner may have moved it to another cluster.
+    pub(crate) fn has_name_of_original(&self, destination: &Destination<'_>) -> bool {
+        let mut originals = self.originals.iter();
+        originals.any(|original| destination.has_name_of(&original.destination))
+    }
+
     /// Whether a destination routes to the same place as one of the owner's that were changed.
     pub(crate) fn has_original(&self, destination: &Destination<'_>) -> bool {
         self.originals.iter().any(|it| self.is(destination, it))

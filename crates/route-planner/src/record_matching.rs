@@ -8,6 +8,7 @@
 //! |---|---|
 //! | what the split left | name and matchers, in the recorded order |
 //! | what the split left | name, matchers and foreign destinations |
+//! | what the split left | matchers and foreign destinations |
 //! | what the split left | matchers |
 //! | a list that cannot be decoded | matchers |
 //! | nothing | name and matchers |
@@ -94,6 +95,11 @@ pub(crate) fn match_records(
         |it| Some((name(it), it.matchers, record.split_of(it)?.foreign.clone())),
         |it| Some((own_name(it), *it.matchers, foreign(it))),
     );
+    pairs.pair(
+        Evidence::Split,
+        |it| Some((it.matchers, record.split_of(it)?.foreign.clone())),
+        |it| Some((*it.matchers, foreign(it))),
+    );
     // Matchers before names: Gloo routes by matchers, so they say more about a route than its name does.
     pairs.pair(Evidence::Split, matchers, own_matchers);
     // A route that cannot be decoded shows no evidence.
@@ -106,11 +112,14 @@ pub(crate) fn match_records(
     );
     // A route from which the inserted destination was removed is matched before routes that only have such a destination.
     pairs.pair(Evidence::Original, name, own_name);
-    // The owner may have given the matchers of a split route to a new route.
+    // The owner may have given the matchers of a split route to a new route. Services that are exchanged are inserted in one route
+    // and the owner's in another, so a route with the matchers of a free entry is not matched yet.
+    let free = pairs.free.iter().filter_map(|it| record.routes.get(*it));
+    let free: BTreeSet<Hash> = free.map(|it| it.matchers).collect();
     pairs.pair(
         Evidence::Inserted,
         |it| Some((name(it), record.split_of(it)?.foreign.clone())),
-        |it| Some((own_name(it), foreign(it))),
+        |it| (!free.contains(it.matchers)).then(|| (own_name(it), foreign(it))),
     );
     pairs.pair(Evidence::Original, matchers, own_matchers);
     if pairs.free.is_empty() {
@@ -151,19 +160,11 @@ fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
     destinations.any(|it| it.nonzero_weight().is_some() && split.has_inserted(it))
 }
 
-/// Whether a list has one of the owner's destinations that `split` changed. The owner may have moved it to another cluster.
-fn shows_original(list: &DestinationList<'_>, split: &Split) -> bool {
-    let mut destinations = list.destinations.iter();
-    destinations.any(|it| {
-        let mut originals = split.originals.iter();
-        originals.any(|original| it.has_name_of(&original.destination))
-    })
-}
-
 /// The evidence that a route must show before it is paired with an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// A destination that only planning can have inserted or, if it inserted none, one of the owner's that were changed.
+    /// A destination that only planning can have inserted or, if it inserted none, stable with a weight; at full weight, another
+    /// one of the owner's.
     Split,
     /// A destination that only planning can have inserted.
     Inserted,
@@ -308,17 +309,22 @@ impl Pairing<'_, '_, '_> {
 
     /// Whether a route shows the `evidence` that an entry with this split needs.
     fn fits(&self, split: usize, route: usize, evidence: Evidence) -> bool {
+        if evidence == Evidence::None {
+            return true;
+        }
         let list = self.candidates.get(route).and_then(|it| it.list);
-        match (evidence, self.record.splits.get(split), list) {
-            (Evidence::None, ..) => true,
-            (Evidence::Split, Some(split), Some(list)) if split.added.is_empty() => {
-                shows_original(list, split)
-            }
-            (Evidence::Split | Evidence::Inserted, Some(split), Some(list)) => {
-                shows_insertion(list, split)
-            }
-            (Evidence::Original, Some(split), Some(list)) => shows_original(list, split),
-            (Evidence::Split | Evidence::Inserted | Evidence::Original, ..) => false,
+        let (Some(split), Some(list)) = (self.record.splits.get(split), list) else {
+            return false;
+        };
+        let mut destinations = list.destinations.iter();
+        match evidence {
+            Evidence::Original => destinations.any(|it| split.has_name_of_original(it)),
+            Evidence::Split if split.added.is_empty() => destinations.any(|it| {
+                let mut stable = split.originals.iter().take(1);
+                let is_listed = split.stable.is_absent() && split.has_original(it);
+                it.weight().is_some() && (is_listed || stable.any(|of| split.is(it, of)))
+            }),
+            _ => shows_insertion(list, split),
         }
     }
 }

@@ -275,13 +275,17 @@ impl<'a> WeightPlan<'a> {
         }
         let known = &mut self.record.owner_routes;
         for index in unsplit {
-            if let (Some(route_state), Some(Some(list))) =
-                (state.routes.get(*index), self.targets.get(*index))
-                && list
-                    .destinations
-                    .iter()
-                    .any(|it| splits.iter().any(|split| split.has_inserted(it)))
-            {
+            let Some(route_state) = state.routes.get(*index) else {
+                continue;
+            };
+            let list = match (self.targets.get(*index), route_state.relation()) {
+                (Some(Some(target)), _) => target,
+                // A refused route stays as it is. Only a rebuilt list is not its owner's.
+                (_, Some(Relation::Managed { owner_list, .. })) => owner_list,
+                _ => continue,
+            };
+            let mut destinations = list.destinations.iter();
+            if destinations.any(|it| splits.iter().any(|split| split.has_inserted(it))) {
                 let hash = route_state.matchers.with_name(route_state.route.name);
                 if !known.contains(&hash) {
                     known.push(hash);

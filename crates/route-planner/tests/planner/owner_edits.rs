@@ -410,16 +410,21 @@ fn the_stable_subset_gets_another_port_before_the_rollout_is_deleted() {
     assert_eq!(table.document()["spec"], spec(9090));
 }
 
+/// The intent of a Rollout whose Services are exchanged after each update.
+fn of_pair(stable: &str, canary: &str, desired: i32) -> Intent {
+    let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
+    intent.services = ServicePair::new(stable, canary);
+    intent.services.ping_pong = true;
+    intent
+}
+
 #[test]
 fn the_stable_service_of_a_pair_gets_another_cluster() {
     let destination = |name: &str, cluster: &str, weight: u32| json!({"ref": {"name": name, "namespace": "shop", "cluster": cluster}, "weight": weight});
     let spec = |all: Value| json!({"http": [unnamed("/", all)]});
     let mut table = Table::new("shop/shop", spec(json!([destination("ping", "east", 100)])));
     let set = |table: &mut Table, stable: &str, canary: &str, desired: i32| {
-        let mut intent = table::intent("shop/reviews", desired, 100, vec![]);
-        intent.services = ServicePair::new(stable, canary);
-        intent.services.ping_pong = true;
-        table.apply(&intent).unwrap();
+        table.apply(&of_pair(stable, canary, desired)).unwrap();
     };
     set(&mut table, "pong", "ping", 0);
     table.replace_spec(spec(json!([destination("pong", "west", 100)])));
@@ -519,4 +524,189 @@ fn a_split_route_gets_other_destinations_beside_a_preview() {
         0,
         edited,
     );
+}
+
+/// Sets weight 0 for the routes `http`, replaces them by `edited`, and sets it again. Checks that they are `expect` after the Rollout
+/// was deleted.
+#[track_caller]
+fn check_restored(http: Value, edited: Value, expect: Value) {
+    let spec = |http: Value| table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec(http));
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    table.replace_spec(spec(edited));
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    table.restore("shop/reviews");
+    assert_eq!(table.document()["spec"], spec(expect));
+}
+
+#[test]
+fn stable_gets_another_cluster_while_weight_0_takes_a_listed_canary_away() {
+    let stable = |mut stable: Value| {
+        stable["ref"] = json!({"name": "reviews", "namespace": "shop", "cluster": "west"});
+        stable
+    };
+    check_restored(
+        json!([unnamed("/", json!(["reviews", "reviews-canary"]))]),
+        json!([unnamed("/", json!([stable(json!({"weight": 100}))]))]),
+        json!([unnamed("/", json!([stable(json!({})), "reviews-canary"]))]),
+    );
+}
+
+/// The destination without a weight gets 1 of 100, so the canary's share does not show in the weights of the record.
+#[test]
+fn the_canary_is_listed_without_weight_beside_another_destination() {
+    let http = json!([unnamed(
+        "/",
+        json!(["reviews 99", "reviews-canary", "legacy"])
+    )]);
+    let live = json!([unnamed("/", json!(["reviews 99", "legacy"]))]);
+    check_restored(http.clone(), live, http);
+}
+
+/// Planning gives stable a weight, so the route without one is new.
+#[test]
+fn a_route_with_equal_matchers_is_inserted_before_one_that_lists_the_canary() {
+    let listed = unnamed("/", json!(["reviews", "reviews-canary"]));
+    let new = unnamed("/", json!(["reviews"]));
+    check_restored(
+        json!([listed]),
+        json!([new, unnamed("/", json!(["reviews 100"]))]),
+        json!([new, listed]),
+    );
+}
+
+#[test]
+fn routes_with_equal_matchers_are_applied_again() {
+    let moved =
+        json!({"ref": {"name": "reviews", "namespace": "shop", "cluster": "west"}, "weight": 60});
+    for other in [json!(["reviews-canary 1"]), json!([moved, "legacy 40"])] {
+        let http = |split: Value| json!([unnamed("/", other.clone()), unnamed("/", split)]);
+        let listed = http(json!(["reviews", "reviews-canary"]));
+        check_restored(listed.clone(), listed.clone(), listed.clone());
+        let alone = http(json!(["reviews"]));
+        check_restored(listed, alone.clone(), alone);
+    }
+}
+
+/// At full weight stable stays with weight 0. The route that is not selected has the same matchers.
+#[test]
+fn a_listed_canary_gets_full_weight_and_zero_weights_stay() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/", json!(["reviews 100"])),
+        route("r", "/", json!(["reviews", "reviews-canary"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec);
+    table.plugin["zeroWeight"] = json!("keep");
+    table.plugin["routeSelector"] = json!({"name": "r"});
+    table.set_weight("shop/reviews", 100, 100, vec![]).unwrap();
+}
+
+/// Without the first route, the name says something about the second, but nothing that the record has.
+#[test]
+fn the_first_of_two_routes_with_equal_names_and_matchers_is_removed() {
+    let last = |all: Value| route("r", "/", all);
+    check(
+        json!([
+            last(json!(["reviews"])),
+            last(json!(["reviews 80", "legacy 20"]))
+        ]),
+        json!([last(json!([
+            "reviews 60",
+            "reviews-canary 20",
+            "legacy 20"
+        ]))]),
+        0,
+        json!([last(json!(["reviews 80", "legacy 20"]))]),
+    );
+}
+
+#[test]
+fn a_share_is_too_small_for_a_listed_canary() {
+    let http = json!([unnamed(
+        "/",
+        json!(["reviews 1", "reviews-canary 0", "legacy 99"])
+    )]);
+    let spec = table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec.clone());
+    for desired in [25, 0] {
+        let set = table.set_weight("shop/reviews", desired, 100, vec![]);
+        set.unwrap();
+    }
+    assert_eq!(table.document()["spec"], spec);
+}
+
+/// The record is lost. That of the other route is rebuilt, so the refused one looks like a copy of it.
+#[track_caller]
+fn check_refused(mut intent: Intent, http: Value) {
+    let spec = table::expand(json!({ "http": http }));
+    let mut table = Table::new("shop/shop", spec.clone());
+    intent.applied = Some(AppliedWeights {
+        stable: 75,
+        canary: 25,
+        ..AppliedWeights::default()
+    });
+    let plan = table.apply(&intent).unwrap();
+    assert_eq!(plan.left().count(), 1);
+    assert_eq!(table.document()["spec"], spec);
+}
+
+#[test]
+fn a_route_to_the_canary_is_refused() {
+    check_refused(
+        of_pair("ping", "pong", 25),
+        json!([
+            unnamed("/a", json!(["ping 75", "pong 25"])),
+            unnamed("/b", json!(["legacy 100", "pong 25"])),
+        ]),
+    );
+    // This one is rebuilt too.
+    let stable = json!({"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v2"}, "weight": 75});
+    check_refused(
+        table::intent("shop/reviews", 25, 100, vec![]),
+        json!([
+            unnamed("/a", json!(["reviews 37", "reviews-canary 13", "legacy"])),
+            unnamed("/b", json!([stable, "reviews-canary 25"])),
+        ]),
+    );
+}
+
+/// Planning wrote the whole list, of which the owner changed the first destination.
+#[test]
+fn stable_is_removed_or_replaced_in_the_list_of_a_default_destination() {
+    let spec = |list: Value| {
+        let mut spec = json!({"defaultDestination": "reviews", "http": [unnamed("/", list)]});
+        if spec["http"][0]["forwardTo"]["destinations"].is_null() {
+            spec["http"][0]["forwardTo"] = json!({});
+        }
+        table::expand(spec)
+    };
+    let other =
+        |weight: u32| json!({"ref": {"name": "reviews", "namespace": "prod"}, "weight": weight});
+    for (edited, expect) in [
+        (json!(["reviews-canary 100"]), Value::Null),
+        (
+            json!([other(75), "reviews-canary 25"]),
+            json!(["reviews", other(75)]),
+        ),
+    ] {
+        let mut table = Table::new("shop/shop", spec(Value::Null));
+        table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+        table.replace_spec(spec(edited));
+        table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+        assert_eq!(table.document()["spec"], spec(expect));
+    }
+}
+
+/// Each of the Services is inserted in the route that lists the other one.
+#[test]
+fn routes_to_both_services_of_a_pair_are_applied_again() {
+    let spec = table::expand(json!({"http": [
+        unnamed("/a", json!(["pong"])),
+        unnamed("/b", json!(["ping 100"])),
+    ]}));
+    let mut table = Table::new("shop/shop", spec.clone());
+    table.apply(&of_pair("ping", "pong", 25)).unwrap();
+    table.replace_spec(spec.clone());
+    table.restore("shop/reviews");
+    assert_eq!(table.document()["spec"], spec);
 }
