@@ -22,7 +22,8 @@ const RE2: &str = "tests/go/re2";
 /// The module that pins the Argo CD whose packages call our generator, and the API server of the tests, the newest. They are one
 /// module because they need the same packages of Kubernetes, which are then compiled once.
 const ARGO_CD: &str = "tests/go/argocd";
-/// The module that judges objects by the protos of Gloo's vendor.
+/// The module that judges objects by the protos of Gloo's vendor. It and [`PROMETHEUS`] require the versions of [`ARGO_CD`] where they
+/// share a module, so that a package is compiled once.
 const GLOO: &str = "tests/go/gloo";
 /// The module that pins the Prometheus that checks alerts, dashboard and queries.
 const PROMETHEUS: &str = "tests/go/prometheus";

@@ -100,7 +100,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         toolchain::add_target(sh, &plugin::target())?;
     }
     let mut report = Report::default();
-    // Host tests wait most of the time, and linking Rust uses one core, so both can run at the same time.
+    // Host tests wait for a part of the time, and linking Rust uses one core, so both can run at the same time.
     let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
     let is_parallel = with_go(Tier::Host) && has_rust;
     let mut host = None;
@@ -117,6 +117,8 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             .collect();
         let mut this = Command::new(std::env::current_exe()?);
         host = Some(ParallelRun::start(this.args(arguments), output)?);
+        // The host tests wait in between. If they ended last, a core would have nothing to do meanwhile, so they come first.
+        rustix::process::nice(5)?;
     }
     if asked(Tier::Tidy) {
         tidy::steps(sh, &mut report);

@@ -353,3 +353,20 @@ fn no_bytes_left(cursor: &Cursor<'_>) -> Result<(), Fault> {
         count => Err(Fault::TrailingBytes { count }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_in_pieces_that_end_within_messages_does_not_fill_the_buffer() {
+        let (mut input, message) = (Input::default(), [7, 0, 0, 0, 0, 0, 0, 0]);
+        input.push(&message[..4]);
+        for _ in 0..100 {
+            input.push(&message[4..]);
+            input.push(&message[..4]);
+            assert!(input.next_message(7).unwrap().is_some());
+        }
+        assert!(input.buffer.len() < 3 * message.len());
+    }
+}

@@ -153,6 +153,16 @@ mod tests {
     }
 
     #[test]
+    fn an_author_can_print_an_error_and_its_causes() {
+        let error = PluginError::from(layers(&["cannot patch ns/t", "forbidden"]));
+        assert_eq!(error.to_string(), "cannot patch ns/t");
+        assert_eq!(
+            error_chain(error.as_error()),
+            "cannot patch ns/t: forbidden"
+        );
+    }
+
+    #[test]
     fn a_repeated_cause_appears_once() {
         check(
             &["cannot patch ns/t: forbidden", "forbidden"],

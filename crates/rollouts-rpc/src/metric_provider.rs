@@ -399,6 +399,33 @@ mod tests {
         assert_eq!(run.arg("y"), None);
     }
 
+    #[track_caller]
+    fn check_times(measurement: &Measurement, [started, finished, resumed]: [bool; 3]) {
+        assert_eq!(measurement.started_at.is_some(), started);
+        assert_eq!(measurement.finished_at.is_some(), finished);
+        assert_eq!(measurement.resume_at.is_some(), resumed);
+    }
+
+    #[test]
+    fn a_measurement_is_resumed_until_it_is_finished() {
+        check_times(&Measurement::running(), [true, false, false]);
+        let waits = Measurement::running().resume_in(Duration::from_secs(60));
+        check_times(&waits, [true, false, true]);
+        let taken = waits.finish(AnalysisPhase::Successful, 1);
+        check_times(&taken, [true, true, false]);
+        let taken = Measurement::taken(AnalysisPhase::Failed, 1);
+        check_times(&taken, [true, true, false]);
+    }
+
+    #[test]
+    fn a_named_run_has_both_parts_of_its_name() {
+        let AnalysisRun { metadata, .. } = AnalysisRun::named("ns", "demo-1");
+        assert_eq!(
+            (metadata.namespace, metadata.name),
+            ("ns".into(), "demo-1".into())
+        );
+    }
+
     #[test]
     fn a_wait_without_end_leaves_the_time_to_the_controller() {
         let waits = Measurement::running().resume_in(Duration::MAX);

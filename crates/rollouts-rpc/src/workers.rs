@@ -229,3 +229,21 @@ fn watch(watched: &Weak<CallWatch>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a plugin at rest would wake up 500 times in a second.
+    #[test]
+    fn the_watchdog_sleeps_without_calls() {
+        let watched = CallWatch::start();
+        for _ in 0..1000 {
+            if watched.is_asleep.load(SeqCst) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it is awake after ten seconds");
+    }
+}

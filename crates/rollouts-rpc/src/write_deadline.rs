@@ -93,6 +93,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_shutdown_reaches_the_peer() {
+        let (ours, mut theirs) = duplex(4);
+        let mut ours = WriteDeadline::new(ours);
+        ours.shutdown().await.unwrap();
+        let read = tokio::time::timeout(DEADLINE, theirs.read(&mut [0])).await;
+        assert_eq!(read.unwrap().unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_write_to_a_slow_peer_succeeds() {
         let (ours, mut theirs) = duplex(4);
         let slow = tokio::spawn(async move {

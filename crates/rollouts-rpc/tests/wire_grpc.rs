@@ -98,13 +98,50 @@ async fn answer(call: RouterCall) -> Result<Verification, RouterError> {
     let (rollout, desired) = match &call {
         RouterCall::SetWeight(rollout, desired, _)
         | RouterCall::VerifyWeight(rollout, desired, _) => (rollout, desired),
-        other => return Err(format!("{other:?}").into()),
+        other => return Err(shown(other).into()),
     };
     match rollout.metadata.name.as_str() {
         "panics" => panic!("at {}", desired.value),
         "hangs" => pending().await,
         "refuses" => Err(format!("no {}\nof {}", desired.value, desired.max).into()),
         _ => Ok(Verification::Verified),
+    }
+}
+
+/// Returns a call and its arguments.
+fn shown(call: &RouterCall) -> String {
+    match call {
+        RouterCall::UpdateHash(rollout, hashes, additional) => {
+            let additional = additional.iter().map(|it| {
+                format!(
+                    ", {} to {} {}",
+                    it.weight, it.service_name, it.pod_template_hash
+                )
+            });
+            format!(
+                "UpdateHash of {}: {}, {}{}",
+                rollout.metadata.name,
+                hashes.canary,
+                hashes.stable,
+                additional.collect::<String>(),
+            )
+        }
+        RouterCall::SetHeaderRoute(rollout, route) => {
+            format!(
+                "SetHeaderRoute of {}: {}",
+                rollout.metadata.name, route.name
+            )
+        }
+        RouterCall::SetMirrorRoute(rollout, route) => {
+            format!(
+                "SetMirrorRoute of {}: {}",
+                rollout.metadata.name, route.name
+            )
+        }
+        RouterCall::RemoveManagedRoutes(rollout) => {
+            format!("RemoveManagedRoutes of {}", rollout.metadata.name)
+        }
+        other => format!("{other:?}"),
     }
 }
 
@@ -118,6 +155,12 @@ fn named(name: &str) -> String {
 fn check_status(outcome: Result<(), Status>, code: Code, message: &str) {
     let status = outcome.unwrap_err();
     assert_eq!((status.code(), status.message()), (code, message));
+}
+
+/// Checks the error of the router.
+#[track_caller]
+fn check_refused<T>(outcome: Result<T, Status>, message: &str) {
+    check_status(outcome.map(drop), Code::FailedPrecondition, message);
 }
 
 #[tokio::test]
@@ -145,6 +188,51 @@ async fn an_error_has_the_documented_status() {
         session.set_weight(&named("hangs")).await,
         Code::DeadlineExceeded,
         "SetWeight took longer than 1 s and was aborted; the plugin's log shows its progress",
+    );
+}
+
+#[tokio::test]
+async fn every_call_reaches_the_router_with_its_arguments() {
+    let mut session = Session::start(ServeConfig::new()).await;
+    let client = &mut session.client;
+    let r#type = client.r#type(proto::TypeRequest {}).await.unwrap();
+    assert_eq!(r#type.into_inner().r#type, "FnRouter");
+    let rollout: Vec<u8> = named("web").into();
+    let additional = proto::WeightDestination {
+        weight: 5,
+        service_name: "trial".into(),
+        pod_template_hash: "t1".into(),
+    };
+    let request = proto::UpdateHashRequest {
+        rollout: rollout.clone(),
+        canary_hash: "c1".into(),
+        stable_hash: "s1".into(),
+        additional_destinations: vec![additional],
+    };
+    check_refused(
+        client.update_hash(request).await,
+        "UpdateHash of web: c1, s1, 5 to trial t1",
+    );
+    let request = proto::SetHeaderRouteRequest {
+        rollout: rollout.clone(),
+        set_header_route: r#"{"name": "beta"}"#.into(),
+    };
+    check_refused(
+        client.set_header_route(request).await,
+        "SetHeaderRoute of web: beta",
+    );
+    let request = proto::SetMirrorRouteRequest {
+        rollout: rollout.clone(),
+        set_mirror_route: r#"{"name": "copy"}"#.into(),
+    };
+    check_refused(
+        client.set_mirror_route(request).await,
+        "SetMirrorRoute of web: copy",
+    );
+    let request = proto::RemoveManagedRoutesRequest { rollout };
+    check_refused(
+        client.remove_managed_routes(request).await,
+        "RemoveManagedRoutes of web",
     );
 }
 

@@ -508,6 +508,9 @@ mod tests {
             "a.io | regex? /p/a.* | ",
         );
         check(&[pattern, below(prefix("/"))], "a.io | regex /a.* | ");
+        // A prefix of this length is left out.
+        let long = format!("/{}", "p".repeat(MOST_BYTES));
+        check(&[child(), below(prefix(&long))], "a.io | prefix? /x | ");
     }
 
     #[test]
@@ -527,6 +530,12 @@ mod tests {
         );
         let root = table("web", &["a.io"], leaf(&[prefix("/x")]));
         check(&[root], "a.io | prefix /x | ");
+        let root = table(
+            "web",
+            &["a.io"],
+            leaf(&[prefix("/"), json!({"regex": ".*x"})]),
+        );
+        check(&[root], "a.io | prefix /, regex .*x | ");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
 
-use crate::matching::{is_pattern, matches};
+use crate::matching::matches;
 
 /// The names of Docker Hub in files and images.
 const DOCKER_HUB: [&str; 4] = [
@@ -152,14 +152,12 @@ fn rank(key: &str, registry: &str, repository: &str) -> Option<Rank> {
     };
     let hub = |host: &str| DOCKER_HUB.contains(&host);
     let is_host = host == registry || (hub(host) && hub(registry));
-    let is_pattern = !is_host && is_pattern(host);
-    let fits = is_host || (is_pattern && matches_host(host, registry));
-    if !fits {
+    if !is_host && !matches_host(host, registry) {
         return None;
     }
     let rest = repository.strip_prefix(path)?;
     let is_below = path.is_empty() || rest.is_empty() || rest.starts_with('/');
-    is_below.then_some((is_pattern, std::cmp::Reverse(path.len())))
+    is_below.then_some((!is_host, std::cmp::Reverse(path.len())))
 }
 
 /// Matches a host label by label, as the kubelet does: `*.example.com` matches neither `example.com` nor `a.b.example.com`.

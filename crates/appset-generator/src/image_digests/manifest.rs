@@ -303,6 +303,7 @@ mod tests {
         }
         let of = platform_of(br#"{"os":"linux","architecture":"arm64","variant":"v8"}"#).unwrap();
         assert!(platform.runs(&of));
+        assert!(!Platform::parse("linux/amd64").unwrap().runs(&of));
     }
 
     #[test]

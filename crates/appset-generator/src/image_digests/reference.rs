@@ -357,12 +357,12 @@ mod tests {
         check(
             "linux/arm64/v9",
             &["linux/arm64/v9", "linux/arm64", "linux/arm/v7"],
-            &[],
+            &["linux/arm64/other"],
         );
         check(
             "linux/amd64/v3",
             &["linux/amd64/v3", "linux/amd64/v2", "linux/amd64"],
-            &["linux/386", "linux/amd64/v4"],
+            &["linux/386", "linux/amd64/v4", "linux/amd64/other"],
         );
         check(
             "linux/amd64",

@@ -12,6 +12,7 @@ imageDigests:
   registries:
     ghcr.io: {repositories: [myorg/*]}
     registry.local:5000: {plainHttp: true}
+    docker.io: {repositories: [library/*]}
 profiles:
   default: {}
   team-a: {images: [ghcr.io/myorg/a-*], fixed: {source: image-digests}}
@@ -133,6 +134,14 @@ fn registries_and_repositories_must_be_allowed() {
     let local = image(r#"{"repository":"any","registry":"registry.local:5000"}"#);
     assert!(answer("default", &local, &[("a", 'a')]).is_ok());
     assert!(answer("team-a", &image(r#""myorg/a-1""#), &[("a", 'a')]).is_ok());
+    // Docker Hub's short name of library/alpine.
+    let short = image(r#"{"repository":"alpine","registry":"docker.io"}"#);
+    assert!(answer("default", &short, &[("a", 'a')]).is_ok());
+    refused(
+        "default",
+        &image(r#"{"repository":"myorg/a","registry":"docker.io"}"#),
+        "image docker.io/myorg/a is not allowed",
+    );
     for path in [
         "../x",
         "myorg/",

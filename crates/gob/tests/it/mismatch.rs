@@ -56,6 +56,14 @@ fn wrong_kind_of_value() {
         &BTreeMap::from([("ErrorString".to_owned(), String::new())]),
         "gob value does not fit: expected struct RpcError, found a map",
     );
+    check::<RpcError>(
+        &[0i64; 2],
+        "gob value does not fit: expected struct RpcError, found an array",
+    );
+    check::<RpcError>(
+        &(1.0f64, 2.0f64),
+        "gob value does not fit: expected struct RpcError, found a complex number",
+    );
     check::<Vec<String>>(
         &RpcError::default(),
         "gob value does not fit: expected a slice, found a struct or a map",
@@ -316,7 +324,21 @@ fn serialize_and_description_disagree() {
             expected
         );
     }
+    #[derive(Serialize)]
+    enum Shape {
+        Pair(i64, i64),
+        Named { width: i64 },
+    }
     check_error(&Liar(7i64), "a signed integer cannot be sent as gob struct");
+    check_error(&Liar('x'), "a char cannot be sent as gob struct");
+    check_error(
+        &Liar(Shape::Pair(1, 2)),
+        "an enum variant of several values cannot be sent as gob struct",
+    );
+    check_error(
+        &Liar(Shape::Named { width: 1 }),
+        "an enum variant with fields cannot be sent as gob struct",
+    );
     check_error(&Liar(Inner::default()), "gob struct Liar has no field X");
     check_error(
         &None::<Inner>,

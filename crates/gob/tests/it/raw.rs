@@ -58,6 +58,12 @@ fn a_list_of_any_length_is_read_element_by_element() {
     let owned = LazyVec::from(history(20_000).looks);
     assert_eq!(lazy.looks, owned);
     assert_ne!(lazy.looks, LazyVec::from(history(19_999).looks));
+    assert!(!lazy.looks.is_empty());
+    let mut other = history(20_000).looks;
+    other[19_999].at = 0;
+    assert_ne!(lazy.looks, LazyVec::from(other));
+    // Not the elements, which may be many.
+    assert_eq!(format!("{:?}", lazy.looks), "LazyVec(20000 elements)");
 }
 
 #[test]
@@ -97,6 +103,13 @@ fn each_element_that_does_not_fit_is_an_error() {
 }
 
 #[test]
+fn the_elements_after_one_that_does_not_fit_are_read() {
+    let numbers: LazyVec<i8> = decode(&encode(&vec![1i64, 300, 2])).unwrap();
+    let found: Vec<_> = numbers.iter().map(Result::ok).collect();
+    assert_eq!(found, [Some(1), None, Some(2)]);
+}
+
+#[test]
 fn a_raw_value_outlives_its_stream() {
     let (mut encoder, mut bytes) = (Encoder::new(), Vec::new());
     encoder.encode(&history(2), &mut bytes).unwrap();
@@ -111,6 +124,11 @@ fn a_raw_value_outlives_its_stream() {
     drop(stream);
     assert_eq!(raw.decode::<History>(), Ok(history(2)));
     assert!(raw.decode::<i64>().is_err());
+    let text: Raw = decode(&encode(&"four".to_owned())).unwrap();
+    assert_eq!(
+        (text.size(), format!("{text:?}")),
+        (5, "Raw(5 bytes)".to_owned())
+    );
 }
 
 #[test]
@@ -123,6 +141,14 @@ fn a_value_with_its_wire_format() {
     let with: WithRaw<Named> = decode(&encode(&history(3))).unwrap();
     assert_eq!(with.value.name, "h");
     assert_eq!(with.raw.unwrap().decode::<History>(), Ok(history(3)));
+}
+
+#[test]
+fn values_with_their_wire_format_are_compared_without_it() {
+    let decoded: WithRaw<i64> = decode(&encode(&7i64)).unwrap();
+    let with = |value| WithRaw { value, raw: None };
+    assert_eq!(decoded, with(7));
+    assert_ne!(decoded, with(8));
 }
 
 #[test]

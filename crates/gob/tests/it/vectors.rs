@@ -1,9 +1,9 @@
 //! Streams in exact bytes, encoded and decoded.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{collections::BTreeMap, fmt::Debug, net::Ipv4Addr};
 
-use gob::{Bytes, Decoder, Encoder, GobType, Time};
-use serde::{Serialize, de::DeserializeOwned};
+use gob::{Bytes, Decoder, Encoder, GobType, Schema, SchemaRef, Time, gob_struct};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{go_types::*, support::*};
 
@@ -221,6 +221,58 @@ fn definitions_of_collections() {
         BTreeMap::from([("k".to_owned(), Bytes(vec![7]))]),
         r#"0e ff81 04 01 02 ff82 00 01 0c 01 0a 00 00  08 ff82 00 01 01 "k" 01 07"#,
     );
+}
+
+/// A Go type whose values are a few known strings.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Phase {
+    Running,
+}
+
+impl GobType for Phase {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        String::describe(schema)
+    }
+}
+
+#[test]
+fn a_variant_without_value_is_its_name() {
+    check(Phase::Running, r#"0a 0c 00 07 "Running""#);
+}
+
+/// A type with one form for readers and another one for programs.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Address(Ipv4Addr);
+
+impl GobType for Address {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        <[u64; 4]>::describe(schema)
+    }
+}
+
+#[test]
+fn a_value_has_its_form_for_programs() {
+    check(
+        Address(Ipv4Addr::new(1, 2, 3, 4)),
+        "0e ff81 01 01 02 ff82 00 01 06 01 08 00 00  08 ff82 00 04 01 02 03 04",
+    );
+}
+
+#[test]
+fn bytes_are_shown_as_text() {
+    let bytes = Bytes(b"{\"a\":\xff}".to_vec());
+    assert_eq!(format!("{bytes:?}"), r#"b"{\"a\":\xff}""#);
+}
+
+#[test]
+fn an_empty_map_in_a_field_is_gos_nil_map() {
+    gob_struct! {
+        struct Counts as "Counts" {
+            by_name: BTreeMap<String, i64> as "ByName",
+        }
+    }
+    let bytes = encode(&Counts::default());
+    assert!(bytes.ends_with(&hex("03 ff82 00")), "{bytes:02x?}");
 }
 
 #[test]

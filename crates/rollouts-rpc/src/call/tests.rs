@@ -198,9 +198,24 @@ fn recorded_calls_of_released_controllers_reach_a_metric_provider() {
             })),
         ]);
     }
+    let demo = Some(("shop", "demo-7-1-1"));
+    let objects: Vec<_> = expected.iter().take(7).map(|call| call.object()).collect();
+    assert_eq!(objects, [None, None, demo, demo, demo, demo, None]);
     for recording in recordings(PluginKind::MetricProvider) {
         let calls = replay::<Metrics<Never>>(recording);
         assert_eq!(calls, expected, "{}", recording.version);
+    }
+}
+
+#[test]
+fn each_kind_has_recordings_of_the_oldest_and_the_newest_controller() {
+    for (kind, expect) in [
+        (PluginKind::TrafficRouter, &["1.5.1", "1.10.2"][..]),
+        (PluginKind::MetricProvider, &["1.5.1", "1.10.2"]),
+        (PluginKind::Step, &["1.10.2"]),
+    ] {
+        let versions: Vec<_> = recordings(kind).iter().map(|it| it.version).collect();
+        assert_eq!(versions, expect, "{kind:?}");
     }
 }
 
@@ -234,10 +249,11 @@ fn arguments(call: &StepCall) -> Option<(String, Vec<Option<i32>>, StepContext)>
         StepCall::Run(rollout, context)
         | StepCall::Terminate(rollout, context)
         | StepCall::Abort(rollout, context) => {
+            let (namespace, name) = call.object()?;
             let steps = rollout.steps().iter();
             let weights = steps.map(|CanaryStep { set_weight, .. }| *set_weight);
             Some((
-                format!("{}/{}", rollout.metadata.namespace, rollout.metadata.name),
+                format!("{namespace}/{name}"),
                 weights.collect(),
                 context.clone(),
             ))

@@ -197,6 +197,10 @@ impl RouteStore for Faulty {
         self.store.policies().await
     }
 
+    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
+        self.store.last_known_policies()
+    }
+
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
         self.note("create");
         self.store.create_policy(policy).await

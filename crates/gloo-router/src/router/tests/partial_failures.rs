@@ -230,6 +230,36 @@ async fn t5_set_weight_retries_and_reports_a_failed_removal() {
 }
 
 #[tokio::test]
+async fn a_removal_with_unread_policies_is_tried_again_unless_none_can_exist() {
+    for (fault, has_route, has_policy, is_unfinished) in [
+        (Fault::Forbidden, true, false, true),
+        (Fault::Forbidden, false, true, false),
+        (Fault::Timeout, true, false, false),
+        (Fault::Timeout, false, true, true),
+        (Fault::Timeout, false, false, false),
+    ] {
+        let fixture = Fixture::new([shop()]);
+        let mut rollout = mirror_rollout(select_shop());
+        fixture.set_weight(&rollout, 25).await.unwrap();
+        if !has_route {
+            fixture.store.put(shop()).unwrap();
+        }
+        if !has_policy {
+            for policy in fixture.store.policies().await.unwrap() {
+                fixture.store.delete_policy(&policy).await.unwrap();
+            }
+        }
+        rollout.status.abort = true;
+        fixture.store.fail("list policies", fault);
+        let router = &fixture.router;
+        router.remove_managed_routes(&rollout).await.unwrap();
+        let unfinished = router.memory.unfinished(&rollout);
+        let case = (fault, has_route, has_policy);
+        assert_eq!(!unfinished.is_empty(), is_unfinished, "{case:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_table_that_is_no_longer_selected_is_named_until_it_is_restored() {
     let fixture = tables(&["a", "left"]);
     let original = fixture.spec(&at("left"));
