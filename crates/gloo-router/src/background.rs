@@ -81,7 +81,11 @@ pub(crate) async fn forget_deleted<S: Store>(router: &GlooRouter<S>, watched: &i
     let mut changes = watched.rollout_changes();
     loop {
         match changes.recv().await {
-            Ok(change) if change.kind == ChangeKind::Deleted => router.forget(&change.key),
+            Ok(Change {
+                key,
+                uid,
+                kind: ChangeKind::Deleted,
+            }) => router.forget(&key, &uid),
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => {
                 router.forget_unless(|rollout| watched.presence(rollout) != Presence::Absent);

@@ -188,6 +188,13 @@ impl StandingIntents {
         self.are_resumed = true;
     }
 
+    /// Whether there is an intent of a Rollout of this name with another uid.
+    pub(crate) fn is_of_another(&self, rollout: &ObjectKey, uid: &str) -> bool {
+        let intents = self.rollouts.get(rollout).into_iter();
+        let mut intents = intents.chain(self.before.get(rollout));
+        intents.any(|it| !it.uid().is_empty() && it.uid() != uid)
+    }
+
     /// Drops the intent of a Rollout.
     pub(crate) fn forget(&mut self, rollout: &ObjectKey) {
         self.rollouts.remove(rollout);

@@ -29,6 +29,11 @@ pub trait Kept: Send + Sync + 'static {
     /// `metadata.resourceVersion`.
     fn version(&self) -> &str;
 
+    /// `metadata.uid`; empty if the cache does not need it.
+    fn uid(&self) -> &str {
+        ""
+    }
+
     /// Returns an estimate of its memory, in bytes.
     fn size(&self) -> usize {
         size_of_val(self)
@@ -40,6 +45,8 @@ pub trait Kept: Send + Sync + 'static {
 pub struct Change {
     /// The object.
     pub key: ObjectKey,
+    /// Its uid: an object of this name may have been created anew meanwhile.
+    pub uid: Box<str>,
     /// What happened to it.
     pub kind: ChangeKind,
 }

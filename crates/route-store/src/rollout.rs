@@ -175,6 +175,10 @@ impl Kept for CachedRollout {
         &self.facts.version
     }
 
+    fn uid(&self) -> &str {
+        &self.facts.uid
+    }
+
     fn size(&self) -> usize {
         let key = self.key.namespace.len() + self.key.name.len();
         let plugin = self.plugin.as_ref().map_or(0, |it| it.size());

@@ -44,7 +44,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         loop {
             tokio::select! {
                 change = changes.recv() => match change {
-                    Ok(Change { key, kind: ChangeKind::Deleted }) => collector.deleted(&key),
+                    Ok(Change { key, kind: ChangeKind::Deleted, .. }) => collector.deleted(&key),
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
                 },

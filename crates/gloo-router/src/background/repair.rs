@@ -88,7 +88,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             tokio::select! {
                 change = changes.recv() => match change {
                     // A write of this process is right for its own Rollout, but a repair for another one conflicts with it.
-                    Ok(Change { key, kind: ChangeKind::Applied | ChangeKind::Written }) => {
+                    Ok(Change { key, kind: ChangeKind::Applied | ChangeKind::Written, .. }) => {
                         self.check_table(&mut scheduled, &key);
                     }
                     // A deleted table cannot be repaired.

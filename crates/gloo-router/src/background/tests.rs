@@ -44,6 +44,12 @@ struct World {
     reports: Mutex<Vec<Report>>,
 }
 
+/// A change of an object; of the Rollout, if it is its key.
+fn change(key: ObjectKey, kind: ChangeKind) -> Change {
+    let uid = if key == owner() { "u1" } else { "" }.into();
+    Change { key, uid, kind }
+}
+
 impl Watched for World {
     async fn run(&self) {
         std::future::pending::<()>().await;
@@ -176,7 +182,10 @@ impl Fixture {
         };
         let (watched, fence) = (Arc::clone(&world), Arc::new(Lease(Arc::clone(&world))));
         let shared = Arc::clone(&router);
-        let work = async move { run(settings, &shared, watched, fence).await };
+        let work = async move {
+            let forget = forget_deleted(&shared, &*watched);
+            join(run(settings, &shared, Arc::clone(&watched), fence), forget).await;
+        };
         let fixture = Self { router, world };
         fixture.show(rollout);
         fixture.router.background().spawn(work);
@@ -212,7 +221,7 @@ impl Fixture {
             .unwrap()
             .retain(|(other, _)| *other != key);
         let kind = ChangeKind::Deleted;
-        self.world.rollouts.send(Change { key, kind }).unwrap();
+        self.world.rollouts.send(change(key, kind)).unwrap();
     }
 
     async fn set_weight(&self, rollout: &Value, value: i32) {
@@ -232,7 +241,7 @@ impl Fixture {
 
     fn tell(&self) {
         let (key, kind) = (table_key(), ChangeKind::Applied);
-        self.world.tables.send(Change { key, kind }).unwrap();
+        self.world.tables.send(change(key, kind)).unwrap();
     }
 
     fn table(&self) -> Value {
@@ -340,9 +349,25 @@ async fn drift_is_repaired_after_changes_were_missed() {
     fixture.world.store.put(drifted).unwrap();
     for _ in 0..=CHANGES {
         let (key, kind) = (ObjectKey::new("mesh", "other"), ChangeKind::Applied);
-        fixture.world.tables.send(Change { key, kind }).unwrap();
+        fixture.world.tables.send(change(key, kind)).unwrap();
     }
     sleep(milliseconds(200)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+}
+
+/// The cache sees the deletion of a Rollout only after the controller has called for one that was created anew.
+#[tokio::test(start_paused = true)]
+async fn drift_is_repaired_after_a_late_deletion_of_a_rollout_of_the_same_name() {
+    let fixture = Fixture::at_25().await;
+    let mut anew = rollout();
+    anew["metadata"]["uid"] = json!("u2");
+    fixture.show(anew.clone());
+    fixture.set_weight(&anew, 25).await;
+    let late = change(owner(), ChangeKind::Deleted);
+    fixture.world.rollouts.send(late).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    fixture.write(with_shares(fixture.table(), [40, 60]));
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.shares(), [75, 25]);
 }
 

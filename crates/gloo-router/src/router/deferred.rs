@@ -62,10 +62,15 @@ impl<S: Store> GlooRouter<S> {
         known.is_none_or(|known| known.iter().any(|it| belongs_to(it, mark)))
     }
 
-    /// Forgets a deleted Rollout.
-    pub(crate) fn forget(&self, rollout: &ObjectKey) {
-        self.memory.forget(rollout);
-        self.background().standing().forget(rollout);
+    /// Forgets a deleted Rollout, unless one with another uid was called meanwhile: the controller may know of it before the cache
+    /// sees the deletion.
+    pub(crate) fn forget(&self, rollout: &ObjectKey, uid: &str) {
+        let mut standing = self.background().standing();
+        if !standing.is_of_another(rollout, uid) {
+            standing.forget(rollout);
+            drop(standing);
+            self.memory.forget(rollout);
+        }
     }
 
     /// Forgets the Rollouts for which `exists` is `false`.

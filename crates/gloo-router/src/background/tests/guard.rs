@@ -70,7 +70,7 @@ impl Fixture {
 
     fn tell_of_rollout(&self, kind: ChangeKind) {
         let key = owner();
-        self.world.rollouts.send(Change { key, kind }).unwrap();
+        self.world.rollouts.send(change(key, kind)).unwrap();
     }
 
     /// Returns the reports of promotions, with the seconds for which they were held.

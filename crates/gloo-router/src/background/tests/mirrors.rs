@@ -31,7 +31,7 @@ async fn a_deleted_mirror_policy_is_created_again() {
     store.delete_policy(policy).await.unwrap();
     let before = store.writes();
     let (key, kind) = (policy.key().clone(), ChangeKind::Deleted);
-    fixture.world.policies.send(Change { key, kind }).unwrap();
+    fixture.world.policies.send(change(key, kind)).unwrap();
     sleep(milliseconds(99)).await;
     assert_eq!(fixture.writes_since(before), 0);
     sleep(Duration::from_secs(60)).await;
@@ -42,7 +42,7 @@ async fn a_deleted_mirror_policy_is_created_again() {
     // Its own writes, and changes without drift, cause no write.
     for kind in [ChangeKind::Written, ChangeKind::Applied] {
         let key = policy.key().clone();
-        fixture.world.policies.send(Change { key, kind }).unwrap();
+        fixture.world.policies.send(change(key, kind)).unwrap();
     }
     sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.writes_since(before), 1);

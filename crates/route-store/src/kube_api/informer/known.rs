@@ -124,7 +124,7 @@ impl<T: Kept> Known<T> {
         self.scopes.remove(scope);
         let is_left = |key: &ObjectKey| !self.scopes.keys().any(|other| other.has(key));
         let gone = self.objects.extract_if(.., |key, _| is_left(key));
-        gone.map(|(key, _)| deleted(key)).collect()
+        gone.map(|(_, entry)| deleted(&*entry.kept)).collect()
     }
 
     /// Applies an event of a task, and returns the changes of objects.
@@ -241,7 +241,7 @@ impl<T: Kept> Known<T> {
         let gone = self
             .objects
             .extract_if(.., |key, entry| is_gone(key, entry));
-        gone.map(|(key, _)| deleted(key)).collect()
+        gone.map(|(_, entry)| deleted(&*entry.kept)).collect()
     }
 
     pub(super) fn put(&mut self, object: T) -> Option<Change> {
@@ -287,14 +287,14 @@ impl<T: Kept> Known<T> {
             list,
             written,
         };
-        let before = self.objects.insert(key.clone(), entry);
+        let before = self.objects.insert(key, entry);
         let is_same = before.is_some_and(|before| before.kept.version() == kept.version());
-        (!is_same).then_some(Change { key, kind })
+        (!is_same).then(|| change(&*kept, kind))
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
-        let (key, _) = self.objects.remove_entry(key)?;
-        Some(deleted(key))
+        let entry = self.objects.remove(key)?;
+        Some(deleted(&*entry.kept))
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
@@ -377,9 +377,16 @@ impl<T: Kept> Known<T> {
     }
 }
 
-fn deleted(key: ObjectKey) -> Change {
-    let kind = ChangeKind::Deleted;
-    Change { key, kind }
+fn deleted(object: &impl Kept) -> Change {
+    change(object, ChangeKind::Deleted)
+}
+
+fn change(object: &impl Kept, kind: ChangeKind) -> Change {
+    Change {
+        key: object.key().clone(),
+        uid: object.uid().into(),
+        kind,
+    }
 }
 
 /// Compares two versions of an object; `None` if one of them is not a decimal integer.

@@ -189,6 +189,7 @@ fn objects_that_a_list_lacks_are_removed_at_its_end_and_reported() {
     world.check("a@1 c@11");
     let change = |name, kind| Change {
         key: key(name),
+        uid: "".into(),
         kind,
     };
     assert_eq!(

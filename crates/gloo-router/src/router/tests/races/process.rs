@@ -129,7 +129,7 @@ impl Process {
         }
         self.is_filled.send_replace(true);
         for key in told {
-            tell(&self.tables, key, ChangeKind::Applied);
+            tell(&self.tables, change(key, ChangeKind::Applied));
         }
     }
 
@@ -203,16 +203,17 @@ impl Process {
             let mut told = Vec::new();
             for (key, facts) in events {
                 if let Some(facts) = facts {
+                    let uid = facts.facts.uid.clone();
                     cache.rollouts.insert(key.clone(), facts);
-                    told.push((key, ChangeKind::Applied));
-                } else if cache.rollouts.remove(&key).is_some() {
-                    told.push((key, ChangeKind::Deleted));
+                    told.push((key, uid, ChangeKind::Applied));
+                } else if let Some(facts) = cache.rollouts.remove(&key) {
+                    told.push((key, facts.facts.uid.clone(), ChangeKind::Deleted));
                 }
             }
             (told, !cache.rollout_events.is_empty())
         };
-        for (key, kind) in told {
-            tell(&self.rollouts, key, kind);
+        for (key, uid, kind) in told {
+            tell(&self.rollouts, Change { key, uid, kind });
         }
         if has_more {
             let label = format!("{} sees Rollouts", self.name);
@@ -239,7 +240,7 @@ impl Process {
             }
             cache.know(table);
         }
-        tell(&self.tables, key, kind);
+        tell(&self.tables, change(key, kind));
     }
 
     /// Sends a request that reads, or asks for the Lease.
@@ -301,9 +302,15 @@ fn version(table: &RouteTableDoc) -> Option<u64> {
     table.resource_version().and_then(|it| it.parse().ok())
 }
 
-fn tell(to: &broadcast::Sender<Change>, key: ObjectKey, kind: ChangeKind) {
+fn tell(to: &broadcast::Sender<Change>, change: Change) {
     // Nobody may listen.
-    let _ = to.send(Change { key, kind });
+    let _ = to.send(change);
+}
+
+/// A change of a table, of which only the key is used.
+fn change(key: ObjectKey, kind: ChangeKind) -> Change {
+    let uid = "".into();
+    Change { key, uid, kind }
 }
 
 /// The controller's Lease, as a process reads it.
