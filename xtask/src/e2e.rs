@@ -15,7 +15,7 @@ use crate::report::say;
 
 /// How many test files run at the same time. They wait for a controller most of the time: with two of them, two cores are busy for
 /// less than half of it.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 3;
 
 /// Returns the command that runs test files, by name or pattern.
 pub(crate) fn command<'a>(sh: &'a Shell, files: &[&str]) -> Cmd<'a> {
