@@ -307,15 +307,20 @@ impl Annotation {
 }
 
 impl Record {
-    /// Whether both differ in the positions of routes only.
-    pub(crate) fn equals_but_positions(&self, other: &Self) -> bool {
+    /// Takes the positions of `before` if nothing else differs: if only other routes moved, the record does not have to change.
+    pub(crate) fn keep_positions(&mut self, before: &Self) {
         let same = |(one, other): (&RouteEntry, &RouteEntry)| {
             (&one.name, one.matchers, one.split) == (&other.name, other.matchers, other.split)
         };
-        self.splits == other.splits
-            && self.owner_routes == other.owner_routes
-            && self.routes.len() == other.routes.len()
-            && self.routes.iter().zip(&other.routes).all(same)
+        if self.splits == before.splits
+            && self.owner_routes == before.owner_routes
+            && self.routes.len() == before.routes.len()
+            && self.routes.iter().zip(&before.routes).all(same)
+        {
+            for (route, before) in self.routes.iter_mut().zip(&before.routes) {
+                route.position = before.position;
+            }
+        }
     }
 
     /// Whether the record says that a route of this name and with these matchers is not split, although it may look so.

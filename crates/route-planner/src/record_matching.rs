@@ -80,12 +80,14 @@ pub(crate) fn match_records(
     if pairs.free.is_empty() {
         return pairs.found;
     }
-    let ours = labels_of_ours(record, context);
     // Without foreign destinations in the record, those of the routes tell nothing, and need not be read.
     let are_foreign = record.splits.iter().any(|split| !split.foreign.is_empty());
+    let ours = are_foreign.then(|| labels_of_ours(record, context));
     let foreign = |it: &Candidate<'_, '_>| -> Vec<String> {
-        let list = it.list.filter(|_| are_foreign);
-        let destinations = list.into_iter().flat_map(|list| &list.destinations);
+        let (Some(list), Some(ours)) = (it.list, &ours) else {
+            return Vec::new();
+        };
+        let destinations = list.destinations.iter();
         let foreign = destinations.filter(|it| !ours.contains(&it.recorded()));
         foreign.map(Destination::place).collect()
     };

@@ -108,8 +108,7 @@ pub(crate) fn plan_weights<'a>(
         }
         weights.targets.push(target);
     }
-    let mut lost = state.lost.iter().peekable();
-    if lost.peek().is_some() {
+    if !state.lost.is_empty() {
         let protocol = |lost: &RouteEntry| {
             let split = state.records.own.split_of(lost);
             split.map(|split| split.protocol).unwrap_or_default()
@@ -128,17 +127,15 @@ pub(crate) fn plan_weights<'a>(
             let dropped = dropped.filter(|it| it.entry.is_some());
             let dropped: BTreeSet<(Protocol, Hash)> =
                 dropped.map(|it| (it.route.protocol, it.matchers)).collect();
-            for lost in lost.filter(|it| !dropped.contains(&(protocol(it), it.matchers))) {
+            let kept = |it: &&&RouteEntry| !dropped.contains(&(protocol(it), it.matchers));
+            for lost in state.lost.iter().filter(kept) {
                 record.keep(RouteEntry::clone(lost));
             }
         }
     }
     weights.record = record.finish();
     weights.add_owner_routes(state, &unsplit);
-    // If only other routes moved, the record does not have to change.
-    if weights.record.equals_but_positions(&state.records.own) {
-        weights.record = state.records.own.clone();
-    }
+    weights.record.keep_positions(&state.records.own);
     Ok(weights)
 }
 
