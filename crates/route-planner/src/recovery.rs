@@ -37,7 +37,7 @@ use crate::destinations::{
 };
 use crate::intent::AppliedWeights;
 use crate::record::{Original, Split, StableInList};
-use crate::roles::{Role, Roles};
+use crate::roles::{Role, Roles, Version};
 use crate::weight::{self, Shares};
 
 /// What [`recover`] finds.
@@ -300,10 +300,8 @@ pub(crate) fn applied_shares<'a>(
     let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
     let checked = |weight: i32| u32::try_from(weight).unwrap_or(0);
     // An experiment may run the canary's own Service: then one destination got both weights.
-    let is_canary = |service: &str| {
-        roles.is_service(&roles.canary, service) && !roles.is_service(&roles.stable, service)
-    };
-    let own = applied.additional.iter().filter(|(it, _)| is_canary(it));
+    let additional = applied.additional.iter();
+    let own = additional.filter(|(it, _)| roles.version_of(it) == Version::Canary);
     let canary = own.fold(checked(applied.canary), |sum, (_, it)| {
         sum.saturating_add(checked(*it))
     });
@@ -424,12 +422,9 @@ pub(crate) fn additional_roles<'a>(
     applied: &'a AppliedWeights,
 ) -> Vec<(Role<'a>, i32)> {
     let services = applied.additional.iter();
-    let is_own = |service: &str| {
-        let mut own = [&roles.stable, &roles.canary].into_iter();
-        own.any(|role| roles.is_service(role, service))
-    };
+    let is_additional = |service: &str| roles.version_of(service) == Version::Additional;
     services
-        .filter(|(service, _)| !service.is_empty() && !is_own(service))
+        .filter(|(service, _)| !service.is_empty() && is_additional(service))
         .map(|(service, weight)| (roles.additional(service, None), *weight))
         .collect()
 }

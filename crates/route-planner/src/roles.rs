@@ -32,6 +32,15 @@ use crate::error::Refusal;
 use crate::intent::{ExperimentPorts, Intent, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
+/// What a Service that an experiment runs is to the Rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Stable,
+    Canary,
+    /// A destination besides the two.
+    Additional,
+}
+
 /// The Rollout's destinations in their current roles.
 pub(crate) struct Roles<'a> {
     pub(crate) stable: Role<'a>,
@@ -157,6 +166,17 @@ impl<'a> Roles<'a> {
             distinction: self.distinction,
             ports,
             last_copy: RefCell::default(),
+        }
+    }
+
+    /// Returns what an experiment's Service is: it may run one of the Rollout's own.
+    pub(crate) fn version_of(&self, service: &str) -> Version {
+        if self.is_service(&self.stable, service) {
+            Version::Stable
+        } else if self.is_service(&self.canary, service) {
+            Version::Canary
+        } else {
+            Version::Additional
         }
     }
 

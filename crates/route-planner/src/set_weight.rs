@@ -26,7 +26,7 @@ use crate::intent::{AdditionalDestination, Intent, ManagedRouteUpdate, WeightSpl
 use crate::plan::Warning;
 use crate::record::{Hash, Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
 use crate::recovery::{share_of, taken_by_others, without_canary};
-use crate::roles::{Role, Roles};
+use crate::roles::{Role, Roles, Version};
 use crate::route::Protocol;
 use crate::table_state::{Action, Relation, RouteState, TableState};
 use crate::weight;
@@ -382,18 +382,24 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
         for extra in &split.additional {
             let service = extra.service.as_str();
             let weight = checked_weight(service, extra.weight)?;
-            if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
-                // Stable gets what the others leave.
-            } else if roles.is_service(&roles.canary, service) {
+            if service.is_empty() || weight == 0 {
+                continue;
+            }
+            match roles.version_of(service) {
+                // It gets what the others leave.
+                Version::Stable => {}
                 // An experiment may run the canary's own Service: then one destination gets both weights.
-                desired = desired.saturating_add(weight);
-            } else if let Some((_, sum)) = additional
-                .iter_mut()
-                .find(|(role, _)| role.name() == service)
-            {
-                *sum = sum.saturating_add(weight);
-            } else {
-                additional.push((roles.additional(service, extra.ports.as_ref()), weight));
+                Version::Canary => desired = desired.saturating_add(weight),
+                Version::Additional => {
+                    let mut known = additional.iter_mut();
+                    match known.find(|(role, _)| role.name() == service) {
+                        Some((_, sum)) => *sum = sum.saturating_add(weight),
+                        None => {
+                            let role = roles.additional(service, extra.ports.as_ref());
+                            additional.push((role, weight));
+                        }
+                    }
+                }
             }
         }
         if desired > 0 {
