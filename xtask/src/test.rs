@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context as _;
+use clap::ValueEnum as _;
 use xshell::{Shell, cmd};
 
 use crate::{
@@ -49,9 +50,34 @@ enum Tier {
     Demo,
 }
 
+impl Tier {
+    /// Whether its tests start servers, which need more than cargo.
+    fn starts_servers(&self) -> bool {
+        !matches!(self, Self::Tidy | Self::Rust | Self::Fuzz)
+    }
+
+    /// Returns its name on the command line.
+    fn name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+}
+
 impl Args {
     fn asks(&self, tier: Tier) -> bool {
         self.tiers.is_empty() || self.tiers.contains(&tier)
+    }
+
+    /// The flags without the tiers.
+    fn flags(&self) -> Vec<&'static str> {
+        let flags = [("--no-go", self.no_go), ("--matrix", self.matrix)];
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set);
+        flags.map(|(flag, _)| flag).collect()
+    }
+
+    fn with_plugin(&self) -> bool {
+        let tiers = [Tier::Host, Tier::Cluster];
+        self.asks(Tier::Traffic) || !self.no_go && tiers.into_iter().any(|tier| self.asks(tier))
     }
 
     fn with_go(&self) -> bool {
@@ -90,56 +116,66 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         // `cargo xtask bench` measures is compiled as released.
         sh.set_var("GOFLAGS", "'-gcflags=all=-l -dwarf=false'");
     }
-    let asked = |tier| args.asks(tier);
-    let with_go = |tier| asked(tier) && !args.no_go;
     // What is missing is reported before a build.
-    if asked(Tier::Tidy) {
+    if args.asks(Tier::Tidy) {
         toolchain::add_target(sh, tidy::PURE_TARGET)?;
     }
-    if with_go(Tier::Host) || with_go(Tier::Cluster) || asked(Tier::Traffic) {
+    if args.with_plugin() {
         toolchain::add_target(sh, &plugin::target())?;
     }
     let mut report = Report::default();
-    // Host tests wait for a part of the time, and linking Rust uses one core, so both can run at the same time.
-    let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
-    let is_parallel = with_go(Tier::Host) && has_rust;
-    let mut host = None;
-    if is_parallel {
-        let output = crate::workspace::target_dir(sh).join("test-host.log");
-        let file = output.display();
-        say(&format!(
-            "the host tests run at the same time; their output goes to {file}"
-        ));
-        let matrix = args.matrix.then_some("--matrix");
-        let arguments: Vec<&str> = ["test", "programs", "host"]
-            .into_iter()
-            .chain(matrix)
-            .collect();
-        let mut this = Command::new(std::env::current_exe()?);
-        host = Some(ParallelRun::start(this.args(arguments), output)?);
-        // The host tests wait in between. If they ended last, a core would have nothing to do meanwhile, so they come first.
-        rustix::process::nice(5)?;
+    let (with_servers, alone): (Vec<Tier>, Vec<Tier>) = Tier::value_variants()
+        .iter()
+        .filter(|tier| args.asks(**tier))
+        .partition(|tier| tier.starts_servers());
+    if with_servers.is_empty() || alone.is_empty() {
+        run_alone(sh, args, &mut report);
+        run_with_servers(sh, args, &mut report);
+        return report.finish("tests");
     }
-    if asked(Tier::Tidy) {
-        tidy::steps(sh, &mut report);
+    // Servers wait for a part of the time, and compilers never do, so both run at the same time.
+    let output = crate::workspace::target_dir(sh).join("test-servers.log");
+    let file = output.display();
+    say(&format!(
+        "the tests with servers run at the same time; their output goes to {file}"
+    ));
+    let mut this = Command::new(std::env::current_exe()?);
+    this.arg("test").args(args.flags());
+    this.args(with_servers.iter().map(Tier::name));
+    let servers = ParallelRun::start(&mut this, output)?;
+    // Servers are given some seconds for their answers, so they come first. And if they ended last, a core would have nothing to
+    // do meanwhile.
+    rustix::process::nice(10)?;
+    run_alone(sh, args, &mut report);
+    report.step(
+        "host, cluster, traffic: the steps of the list above",
+        || servers.finish(),
+    );
+    report.finish("tests")
+}
+
+/// Runs the tiers that need only cargo.
+fn run_alone(sh: &Shell, args: &Args, report: &mut Report) {
+    if args.asks(Tier::Tidy) {
+        tidy::steps(sh, report);
         report.step("dependencies: bans, licences, sources", || {
             deny::offline(sh)
         });
         report.step("docs: the book builds", || book::build(sh));
     }
-    if asked(Tier::Rust) {
+    if args.asks(Tier::Rust) {
         report.step("rust: unit, property, golden, wire", || {
             Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
         });
     }
-    if asked(Tier::Fuzz) {
+    if args.asks(Tier::Fuzz) {
         report.step("fuzz: one minute", || fuzz::smoke(sh));
     }
+}
 
-    if let Some(host) = host {
-        // The files of `tests/tests` give controllers some seconds, so no compiler runs beside them.
-        report.step("host: all steps of the list above", || host.finish());
-    }
+/// Runs the tiers whose tests start controllers, an API server or Envoy, and the demo.
+fn run_with_servers(sh: &Shell, args: &Args, report: &mut Report) {
+    let with_go = |tier| args.asks(tier) && !args.no_go;
     if args.no_go {
         say(
             "skipped: host tests, cluster tests, and traffic tests with a controller, which need Go",
@@ -151,14 +187,14 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         });
     }
     let mut plugin: Option<PathBuf> = None;
-    if with_go(Tier::Host) || with_go(Tier::Cluster) || asked(Tier::Traffic) {
+    if args.with_plugin() {
         report.step("build: the static plugin", || {
             plugin = Some(plugin::build(sh)?);
             Ok(())
         });
     }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
-    if with_go(Tier::Host) && !is_parallel {
+    if with_go(Tier::Host) {
         // Argo CD's tests wait for 95 s, so they run beside the others.
         let mut argo_cd = None;
         report.step("host: Argo CD's own packages begin", || {
@@ -182,7 +218,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     let mut files: Vec<&str> = Vec::new();
     let mut env = Vec::new();
-    if asked(Tier::Traffic) {
+    if args.asks(Tier::Traffic) {
         report.step("build: Envoy", || {
             env.push(("ENVOY_BINARY", traffic::envoy(sh)?));
             Ok(())
@@ -203,8 +239,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             e2e::run_in_parallel(sh, &files, &env)
         });
     }
-    if asked(Tier::Demo) {
+    if args.asks(Tier::Demo) {
         report.step("demo", || crate::demo::walk_built(sh));
     }
-    report.finish("tests")
 }
