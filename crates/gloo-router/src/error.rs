@@ -41,6 +41,14 @@ pub enum ShiftError {
         /// Why other tables were not restored.
         failures: Option<Failures>,
     },
+    /// A name in code is none that Kubernetes accepts.
+    #[error("{name:?} is no name of {of}: use lower case letters, digits, - and .")]
+    InvalidName {
+        /// What has the name.
+        of: &'static str,
+        /// The name.
+        name: String,
+    },
     /// More than all traffic was asked for.
     #[error("{0} is not a percentage: use 0 to 100")]
     NotAPercentage(u8),

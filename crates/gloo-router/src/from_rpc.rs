@@ -10,17 +10,21 @@ use rollouts_rpc::{
     },
 };
 use route_planner::{
-    AdditionalDestination, Admissible, AppliedWeights, HeaderMatch, HeaderRoute, Intent,
-    IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute, PluginConfig,
-    PodHashes, Progress, Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit, mark, marked,
+    AdditionalDestination, Admissible, AppliedWeights, DEFAULT_PLUGIN_NAMES, HeaderMatch,
+    HeaderRoute, Intent, IntentKind, ManagedRoute, ManagedRouteUpdate, ManagedRoutes, MirrorRoute,
+    PluginConfig, PodHashes, Progress, Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit,
+    mark, marked,
 };
 
 use crate::error::ShiftError;
 
 /// What the administrator allows Rollouts to configure. Set with flags.
-#[derive(Debug, Clone, Default)]
+///
+/// For a [`Target`](crate::Target) only `route_table_namespaces` and `cluster` have a meaning.
+#[derive(Debug, Clone)]
 pub struct Policy {
-    /// Names under which a Rollout may configure the plugin. A Rollout may have only one of them.
+    /// Names under which a Rollout may configure the plugin. A Rollout may have only one of them. By default
+    /// [`DEFAULT_PLUGIN_NAMES`].
     pub plugin_names: Vec<String>,
     /// Namespaces whose RouteTables may be selected. Empty allows all.
     pub route_table_namespaces: Vec<String>,
@@ -31,6 +35,18 @@ pub struct Policy {
     /// Name of the Rollouts' cluster, if the RouteTables are in a management cluster. A program without Rollouts sets its own name,
     /// so that no plugin takes its marks for those of a Rollout.
     pub cluster: Option<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
+            route_table_namespaces: Vec::new(),
+            destination_namespaces: Vec::new(),
+            allow_top_placement: false,
+            cluster: None,
+        }
+    }
 }
 
 impl Policy {
@@ -45,6 +61,19 @@ impl Policy {
     pub fn marked(&self, mark: &ObjectKey) -> Option<ObjectKey> {
         let (rollout, cluster) = marked(mark);
         (cluster == self.cluster.as_deref()).then_some(rollout)
+    }
+
+    /// Checks that `config`, of `owner`, selects tables only in namespaces that are allowed.
+    pub(crate) fn check(&self, owner: &ObjectKey, config: &PluginConfig) -> Result<(), ShiftError> {
+        let allowed = &self.route_table_namespaces;
+        let mut selected = config.route_tables().namespaces.iter();
+        let foreign = selected.find(|it| !allowed.is_empty() && !allowed.contains(it));
+        foreign.map_or(Ok(()), |namespace| {
+            Err(ShiftError::NamespaceNotAllowed {
+                rollout: owner.clone(),
+                namespace: namespace.clone(),
+            })
+        })
     }
 }
 
@@ -219,18 +248,8 @@ pub fn config(
         &policy.destination_namespaces,
     )?
     .allow_top_placement(policy.allow_top_placement);
-    let allowed = &policy.route_table_namespaces;
-    let selected = &config.route_tables().namespaces;
-    let foreign = selected
-        .iter()
-        .find(|namespace| !allowed.is_empty() && !allowed.contains(namespace));
-    match foreign {
-        Some(namespace) => Err(ShiftError::NamespaceNotAllowed {
-            rollout: key.clone(),
-            namespace: namespace.clone(),
-        }),
-        None => Ok(config),
-    }
+    policy.check(key, &config)?;
+    Ok(config)
 }
 
 /// Returns the managed routes that the steps of `rollout` ask for so far. `are_removed` tells that they were removed in the

@@ -66,7 +66,7 @@ pub struct GlooRouter<S> {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Creates a router over `store` that obeys `policy`.
+    /// Creates a router over `store` that obeys `policy`. Its calls need a Tokio runtime with timers.
     pub fn new(store: Arc<S>, policy: Policy) -> Self {
         Self {
             store,

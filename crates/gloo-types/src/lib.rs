@@ -53,7 +53,7 @@ pub use route_table::{
 };
 pub use selector::{
     InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,
-    is_label_key, is_label_value,
+    is_label_key, is_label_value, is_object_name,
 };
 pub use service::ServicePort;
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};

@@ -150,9 +150,14 @@ pub struct InvalidRequirement {
 #[must_use]
 pub fn is_label_key(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').unwrap_or(("a", text));
-    let in_prefix =
-        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    is_word(prefix, 253, in_prefix) && is_word(name, 63, in_label)
+    is_object_name(prefix) && is_word(name, 63, in_label)
+}
+
+/// Whether Kubernetes accepts `text` as the name of an object of most kinds: lower case letters, digits, `-` and `.`.
+#[must_use]
+pub fn is_object_name(text: &str) -> bool {
+    let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    is_word(text, 253, in_name)
 }
 
 /// Whether Kubernetes accepts `text` as the value of a label. It may be empty.

@@ -6,6 +6,7 @@ use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use gloo_router::Policy;
 use gloo_router::background::Settings;
+use gloo_types::is_object_name;
 use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
@@ -220,15 +221,16 @@ impl Flags {
 impl ClusterFlags {
     /// Returns what Rollouts of the cluster may configure.
     pub(crate) fn policy(&self) -> Policy {
-        let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned).into_iter();
         let cluster = self.cluster_name.clone();
-        Policy {
-            plugin_names: defaults.chain(self.plugin_names.iter().cloned()).collect(),
+        let mut policy = Policy {
             route_table_namespaces: self.allowed_route_table_namespaces.clone(),
             destination_namespaces: self.allowed_destination_namespaces.clone(),
             allow_top_placement: self.allow_top_placement,
             cluster: cluster.filter(|_| self.kubeconfig.is_some()),
-        }
+            ..Policy::default()
+        };
+        policy.plugin_names.extend_from_slice(&self.plugin_names);
+        policy
     }
 
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
@@ -265,11 +267,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Parses a DNS subdomain name. It contains neither `@` nor `_`, which end the name of a Rollout in a mark.
 fn cluster_name(text: &str) -> Result<String, String> {
-    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_name = text.len() <= 63
-        && text.starts_with(legal)
-        && text.ends_with(legal)
-        && text.chars().all(|c| legal(c) || matches!(c, '-' | '.'));
+    let is_name = text.len() <= 63 && is_object_name(text);
     let name = is_name.then(|| text.to_owned());
     name.ok_or_else(|| "expected a name of lower case letters, digits, - and .".to_owned())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use gloo_router::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
+use gloo_router::{GlooRouter, Policy};
 use gloo_types::ObjectKey;
 use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
@@ -224,11 +224,10 @@ struct Plugin {
 impl Plugin {
     async fn start(scenario: &Scenario, store: Arc<impl Store>) -> Result<Self> {
         let policy = Policy {
-            plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),
             destination_namespaces: scenario.flags.destination_namespaces.clone(),
             allow_top_placement: scenario.flags.allow_top_placement,
-            cluster: None,
+            ..Policy::default()
         };
         let router = GlooRouter::new(store, policy);
         let host = MemoryHost::start(ServeConfig::new(), Router(router)).await?;

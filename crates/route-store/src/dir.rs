@@ -29,7 +29,10 @@ use crate::{
 /// Namespace of a document without one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// A store over the `.yaml` and `.yml` files of one directory. It ignores documents of other kinds. Clones share the owner's texts.
+/// A store over the `.yaml` and `.yml` files of one directory. It ignores documents of other kinds.
+///
+/// A file that it writes loses its comments and its style, in all its documents. The text of a restored file has them again, if the
+/// same store or a clone of it has read the file before it was changed; a later process does not have that text.
 #[derive(Debug, Clone)]
 pub struct DirRouteStore {
     dir: Arc<Path>,

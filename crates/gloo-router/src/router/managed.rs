@@ -141,6 +141,11 @@ impl<S: Store> GlooRouter<S> {
         kind: IntentKind,
         deadline: Deadline,
     ) {
+        let is_set = matches!(kind, IntentKind::SetManagedRoute(_));
+        if is_set && rollout.metadata.resource_version.is_empty() {
+            // No API server has stored this Rollout, so there is no pass of a controller to which an earlier removal belongs too.
+            self.memory.end_pass(rollout);
+        }
         let failed = match self.manage(rollout, kind, Attempt::Call, deadline).await {
             Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
             Err(error) => Err(error),

@@ -3,7 +3,7 @@
 //! It has the order of writes, the retries and the refusals of a call of the controller. What needs a Rollout it does not have:
 //! repairs between the calls, promotions that wait for Pods, header and mirror routes.
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, is_object_name};
 use route_planner::{Intent, IntentKind, Observation, PluginConfig, ServicePair, WeightSplit};
 use route_store::{Decision, Priority, Store};
 
@@ -40,6 +40,21 @@ impl Target {
         if percent > 100 {
             return Err(ShiftError::NotAPercentage(percent));
         }
+        let names = [
+            ("a namespace", Some(&self.owner.namespace)),
+            ("an owner", Some(&self.owner.name)),
+            ("a Service", Some(&self.services.stable)),
+            ("a Service", Some(&self.services.canary)),
+            ("a cluster", policy.cluster.as_ref()),
+        ];
+        for (of, name) in names {
+            // Marks join them with characters that no name has.
+            if let Some(name) = name.filter(|name| !is_object_name(name)) {
+                let name = name.clone();
+                return Err(ShiftError::InvalidName { of, name });
+            }
+        }
+        policy.check(&self.owner, &self.config)?;
         Ok(Request {
             rollout: self.owner.clone(),
             config: self.config.clone(),
@@ -55,12 +70,20 @@ impl Target {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Shifts `percent` of the traffic of the stable Service to the canary Service, in all selected tables or in none; less
-    /// traffic on the canary is set in every table where that is possible. 0 restores the tables as their owners wrote them, also
-    /// those that this router shifted before and that are no longer selected.
+    /// Shifts `percent` of the traffic of the stable Service to the canary Service. If a selected table cannot be read or planned,
+    /// no table gives the canary more; less is set in every table where that is possible. Header and mirror routes of the same
+    /// owner are removed.
+    ///
+    /// 0 restores the tables as their owners wrote them, also those that this router shifted before and that are no longer selected.
+    /// One thing stays different: a canary that its owner listed with a share gets no traffic, until
+    /// [`restore`](route_planner::restore) gives it back.
+    ///
+    /// Tables are written one after another. If a write fails, or the future is dropped, the tables before it have the new weights:
+    /// the next call sets the others, or takes these back.
     ///
     /// # Errors
-    /// Returns `Err` if `percent` is above 100, or if a table cannot be read, planned or written. The error names each such table.
+    /// Returns `Err` if `percent` is above 100, a name is invalid, the policy does not allow a namespace, or a table cannot be read,
+    /// planned or written, also if it was changed by others in each of three attempts. The error names each such table.
     pub async fn shift_to(&self, target: &Target, percent: u8) -> Result<(), ShiftError> {
         let priority = match percent {
             0 => Priority::TowardStable,
@@ -88,7 +111,7 @@ impl<S: Store> GlooRouter<S> {
     /// Returns whether `percent` is in force in all selected tables: the first other observation, in the order of the tables.
     ///
     /// # Errors
-    /// Returns `Err` if `percent` is above 100, or if a table cannot be read or planned.
+    /// As [`shift_to`](Self::shift_to), but for writes.
     pub async fn observe(&self, target: &Target, percent: u8) -> Result<Observation, ShiftError> {
         let look = |deadline| async move {
             let mut request = target.request(&self.policy, percent)?;

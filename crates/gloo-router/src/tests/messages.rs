@@ -54,7 +54,11 @@ fn after_shift(it: &ShiftError) -> Option<ShiftError> {
             restored: vec![table()],
             failures: Some(Failure::Store(gone()).into()),
         },
-        E::Unusable { .. } => E::NotAPercentage(101),
+        E::Unusable { .. } => E::InvalidName {
+            of: "a Service",
+            name: "Not A Name".to_owned(),
+        },
+        E::InvalidName { .. } => E::NotAPercentage(101),
         E::NotAPercentage(_) => E::Partial(Failure::Store(gone()).into()),
         E::Partial(_) => return None,
     })

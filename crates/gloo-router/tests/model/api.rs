@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use gloo_router::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
+use gloo_router::{GlooRouter, Policy};
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector, ServicePort};
 use json_patch::Patch;
 use rollouts_rpc::TrafficRouter as _;
@@ -326,11 +326,7 @@ impl Api {
 
 /// Creates the router of a new process.
 pub(crate) fn router<S: Store>(store: Arc<S>) -> GlooRouter<S> {
-    let policy = Policy {
-        plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
-        ..Policy::default()
-    };
-    GlooRouter::new(store, policy).with_call_timeout(CALL_TIMEOUT)
+    GlooRouter::new(store, Policy::default()).with_call_timeout(CALL_TIMEOUT)
 }
 
 fn timeout(verb: &'static str, what: String) -> StoreError {

@@ -153,6 +153,20 @@ async fn b17_a_removed_header_route_stays_removed_until_the_next_pass() {
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
 }
 
+/// A program that embeds the router may have a Rollout that no API server has stored.
+#[tokio::test]
+async fn a_rollout_without_a_version_has_no_pass_that_lasts() {
+    let fixture = Fixture::new([shop()]);
+    let mut rollout = header_rollout(select_shop());
+    rollout.metadata.resource_version.clear();
+    for _ in 0..2 {
+        fixture.set_header(&rollout, &header("1")).await.unwrap();
+        assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
+        fixture.remove(&rollout).await.unwrap();
+        assert_eq!(fixture.routes(&key()), ["-"]);
+    }
+}
+
 #[tokio::test]
 async fn an_unfinished_pass_does_not_affect_another_version() {
     let fixture = Fixture::new([shop()]);

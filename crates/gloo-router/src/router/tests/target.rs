@@ -109,3 +109,48 @@ async fn what_cannot_be_in_force_is_refused() {
     }
     assert_eq!(fixture.store.writes(), 0);
 }
+
+/// Changes a target or the policy of its router, and checks the error of a shift.
+async fn check_refused(change: impl FnOnce(&mut Target, &mut Policy), expect: &str) {
+    let (mut fixture, mut target) = (fixture(), target(&["a"]));
+    change(&mut target, &mut fixture.router.policy);
+    let error = fixture.router.shift_to(&target, 25).await.unwrap_err();
+    assert_eq!(error_chain(&error), expect);
+    let error = fixture.router.observe(&target, 25).await.unwrap_err();
+    assert_eq!(error_chain(&error), expect);
+    assert_eq!(fixture.store.writes(), 0);
+}
+
+#[tokio::test]
+async fn names_that_no_object_can_have_are_refused() {
+    let remedy = "use lower case letters, digits, - and .";
+    let owner = |it: &mut Target, _: &mut Policy| it.owner.name = "a/b@c".to_owned();
+    check_refused(
+        owner,
+        &format!("\"a/b@c\" is no name of an owner: {remedy}"),
+    )
+    .await;
+    let namespace = |it: &mut Target, _: &mut Policy| it.owner.namespace.clear();
+    check_refused(
+        namespace,
+        &format!("\"\" is no name of a namespace: {remedy}"),
+    )
+    .await;
+    let service = |it: &mut Target, _: &mut Policy| it.services.canary = "Not A Name".to_owned();
+    let expect = format!("\"Not A Name\" is no name of a Service: {remedy}");
+    check_refused(service, &expect).await;
+    let cluster = |_: &mut Target, it: &mut Policy| it.cluster = Some("a@b".to_owned());
+    check_refused(
+        cluster,
+        &format!("\"a@b\" is no name of a cluster: {remedy}"),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn tables_of_a_namespace_that_the_policy_does_not_allow_are_refused() {
+    let expect = "Rollout shop/tool selects RouteTables in namespace mesh, which is not allowed: ask your administrator to allow it";
+    let other =
+        |_: &mut Target, it: &mut Policy| it.route_table_namespaces = vec!["edge".to_owned()];
+    check_refused(other, expect).await;
+}
