@@ -64,7 +64,8 @@ const ROUND: u32 = 25;
 /// it knows a newer version than the one with which the watch began, and this request lets API servers from 1.34 on learn one.
 const PROBE_AFTER: Duration = Duration::from_secs(12);
 /// The age of the content from which on a watch is not opened again, and a list proves the content instead, because no bookmark
-/// has come.
+/// has come. The last list must have ended as long ago, because a list that takes longer than this would be followed by the next
+/// one for ever.
 const LIST_AFTER: Duration = Duration::from_secs(50);
 /// The minimum time between the openings of two connections, because a proxy may close each of them at once, and between a
 /// list and the next one if the watch expires. A connection that was open for longer is reopened without a pause, in which
@@ -97,24 +98,23 @@ pub(super) struct Source<K> {
 }
 
 enum State {
-    /// The next request is a list.
-    Listing(Listing),
+    /// The next request is a list: its next page, or the first one.
+    Listing(Option<Continued>),
     /// The next request is a watch. All changes up to the position's version have been reported.
     Watching(Position),
 }
 
-/// A list that is not complete.
-#[derive(Default)]
-struct Listing {
-    /// When the first page was asked for; `None` before it.
-    asked: Option<Moment>,
-    /// The token of the next page; `None` for the first one.
-    token: Option<String>,
+/// A list that has further pages.
+struct Continued {
+    /// When the first page was asked for.
+    asked: Moment,
+    /// The token of the next page.
+    token: String,
 }
 
 struct Position {
     /// When the list was complete.
-    listed: Instant,
+    listed: Moment,
     version: String,
     /// The content is proven as of this moment.
     proven: Moment,
@@ -156,7 +156,7 @@ pub(super) enum Event<T> {
 impl<K: Keep> Watch<K> {
     /// A watch that has not sent a request yet.
     pub(super) fn new(source: Source<K>) -> Self {
-        let state = State::Listing(Listing::default());
+        let state = State::Listing(None);
         Self { source, state }
     }
 
@@ -177,10 +177,10 @@ impl<K: Keep> Watch<K> {
         let mut is_old = false;
         if let State::Watching(position) = &mut self.state {
             position.open = None;
-            is_old = position.listed.elapsed() >= PAUSE;
+            is_old = Moment::now().since(&position.listed) >= PAUSE;
         }
         if is_expired {
-            self.state = State::Listing(Listing::default());
+            self.state = State::Listing(None);
             if is_old {
                 return self.request().await;
             }
@@ -192,15 +192,17 @@ impl<K: Keep> Watch<K> {
         loop {
             let position = match &mut self.state {
                 State::Watching(position) => position,
-                State::Listing(listing) => {
-                    let (page, next) = self.source.page(listing).await?;
+                State::Listing(continued) => {
+                    let (page, next) = self.source.page(continued.as_ref()).await?;
                     self.state = next;
                     return Ok(page);
                 }
             };
             let Some(open) = &mut position.open else {
-                if Moment::now().since(&position.proven) >= LIST_AFTER {
-                    self.state = State::Listing(Listing::default());
+                let now = Moment::now();
+                let is_long_ago = |moment| now.since(moment) >= LIST_AFTER;
+                if is_long_ago(&position.proven) && is_long_ago(&position.listed) {
+                    self.state = State::Listing(None);
                     continue;
                 }
                 position.open = Some(self.source.open(&position.version).await?);
@@ -227,12 +229,16 @@ impl<K: Keep> Watch<K> {
 }
 
 impl<K: Keep> Source<K> {
-    async fn page(&self, listing: &mut Listing) -> Result<(Event<K::Kept>, State), StoreError> {
+    /// Asks for the next page of a list, or for the first one of a new list.
+    async fn page(
+        &self,
+        continued: Option<&Continued>,
+    ) -> Result<(Event<K::Kept>, State), StoreError> {
         let call = self.call("list");
-        let asked = *listing.asked.get_or_insert_with(Moment::now);
+        let asked = continued.map_or_else(Moment::now, |list| list.asked);
         let params = ListParams {
             label_selector: self.labels.clone(),
-            continue_token: listing.token.clone(),
+            continue_token: continued.map(|list| list.token.clone()),
             ..ListParams::default().limit(K::PAGE)
         };
         let request = call.path.list(&params);
@@ -247,16 +253,13 @@ impl<K: Keep> Source<K> {
         let page = Event::Page {
             objects,
             version: version.clone(),
-            is_first: listing.token.is_none(),
+            is_first: continued.is_none(),
             proven: token.is_none().then_some(asked),
         };
         let next = match token {
-            Some(_) => State::Listing(Listing {
-                asked: Some(asked),
-                token,
-            }),
+            Some(token) => State::Listing(Some(Continued { asked, token })),
             None => State::Watching(Position {
-                listed: Instant::now(),
+                listed: Moment::now(),
                 version,
                 proven: asked,
                 open: None,

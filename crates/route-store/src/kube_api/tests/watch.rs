@@ -305,3 +305,50 @@ async fn a_watch_that_receives_nothing_times_out() {
     );
     assert_eq!(watch.next().await.unwrap(), Event::Opened);
 }
+
+/// Each page takes four seconds, so the list is older at its end than the age from which on a watch is not opened again.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_takes_long_is_followed_by_a_watch() {
+    const PAGES: usize = 20;
+    let pages = Arc::new(Mutex::new(1..=PAGES));
+    let service = tower::service_fn(move |request: http::Request<HttpBody>| {
+        let is_watch = request.uri().query().unwrap().contains("watch=true");
+        let next = pages.lock().unwrap().next();
+        async move {
+            let body = match next {
+                _ if is_watch => String::new(),
+                Some(PAGES) | None => list(vec![], "10").1.to_string(),
+                Some(_) => {
+                    let metadata = json!({"continue": "more", "resourceVersion": "10"});
+                    json!({"metadata": metadata, "items": []}).to_string()
+                }
+            };
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            Ok::<_, Infallible>(Response::new(HttpBody::from(body.into_bytes())))
+        }
+    });
+    let client = Client::new(service, "default");
+    let mut watch = watch(KubeRouteStore::with_client(client, Duration::from_secs(5)));
+    let begin = Instant::now();
+    for page in 1..=PAGES {
+        let Event::Page { proven, .. } = watch.next().await.unwrap() else {
+            panic!("page {page} is no page");
+        };
+        let proven = proven.map(|moment| moment.monotonic);
+        assert_eq!(proven, (page == PAGES).then_some(begin));
+    }
+    assert_eq!(watch.next().await.unwrap(), Event::Opened);
+}
+
+/// The content is as old as the request that was answered, not as the first one that failed.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_failed_before_proves_the_content_as_of_its_last_try() {
+    let (store, _) = store(vec![fails(500, "busy"), list(vec![], "10")]);
+    let mut watch = watch(store);
+    watch.next().await.unwrap_err();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let Event::Page { proven, .. } = watch.next().await.unwrap() else {
+        panic!("no page");
+    };
+    assert_eq!(proven.map(|it| it.monotonic), Some(Instant::now()));
+}
