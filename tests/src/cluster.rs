@@ -60,6 +60,8 @@ pub struct Cluster {
     /// The client port of etcd.
     etcd: u16,
     credentials: Credentials,
+    /// Further flags of the API server.
+    flags: &'static [&'static str],
     directory: TempDir,
 }
 
@@ -106,7 +108,18 @@ impl Cluster {
     /// # Errors
     /// Returns `Err` with the end of the logs if a program does not start.
     pub async fn start_without_controller(release: Release) -> Result<Self> {
-        let cluster = Self::start_servers().await?;
+        Self::start_with_flags(release, &[]).await
+    }
+
+    /// Starts a cluster without a controller, whose API server has these further flags.
+    ///
+    /// # Errors
+    /// See [`Cluster::start_without_controller`].
+    pub async fn start_with_flags(
+        release: Release,
+        flags: &'static [&'static str],
+    ) -> Result<Self> {
+        let cluster = Self::start_servers(flags).await?;
         match cluster.install(release).await {
             Ok(()) => Ok(cluster),
             Err(error) => Err(cluster.with_logs(error)),
@@ -118,7 +131,7 @@ impl Cluster {
     /// # Errors
     /// Returns `Err` if a program does not start.
     pub async fn start_empty() -> Result<Self> {
-        let cluster = Self::start_servers().await?;
+        let cluster = Self::start_servers(&[]).await?;
         cluster.wait_until_ready().await?;
         Ok(cluster)
     }
@@ -152,6 +165,15 @@ impl Cluster {
     /// Returns `Err` if the credentials are invalid.
     pub async fn client_as(&self, user: &str) -> Result<Client> {
         client(&self.credentials.admin_kubeconfig, Some(user)).await
+    }
+
+    /// Creates a client like that of [`Self::client_as`], which returns every answer: it does not send a request again that the
+    /// API server refused with 429.
+    ///
+    /// # Errors
+    /// Returns `Err` if the credentials are invalid.
+    pub async fn client_as_without_retries(&self, user: &str) -> Result<Client> {
+        client_without_retries(&self.credentials.admin_kubeconfig, Some(user)).await
     }
 
     /// The directory with the files of all programs.
@@ -253,7 +275,12 @@ impl Cluster {
     /// # Errors
     /// Returns `Err` if it does not become ready.
     pub async fn start_api_server(&mut self) -> Result<()> {
-        let started = kube_apiserver(self.directory.path(), self.etcd, &self.credentials)?;
+        let started = kube_apiserver(
+            self.directory.path(),
+            self.etcd,
+            &self.credentials,
+            self.flags,
+        )?;
         self.servers.insert(API_SERVER, started);
         self.wait_until_ready().await
     }
@@ -266,14 +293,14 @@ impl Cluster {
         Ok(plugins_below(self.directory.path())?.pop())
     }
 
-    async fn start_servers() -> Result<Self> {
+    async fn start_servers(flags: &'static [&'static str]) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("rollouts-").tempdir()?;
         let path = directory.path();
         let [etcd_clients, etcd_peers, api_server] = free_ports()?;
         let credentials = Credentials::generate(path, api_server)?;
         let servers = vec![
             etcd(path, etcd_clients, etcd_peers)?,
-            kube_apiserver(path, etcd_clients, &credentials)?,
+            kube_apiserver(path, etcd_clients, &credentials, flags)?,
         ];
         let client = client(&credentials.admin_kubeconfig, None).await?;
         let kubelet = tokio::spawn(kubelet::run(client.clone()));
@@ -284,6 +311,7 @@ impl Cluster {
             controllers: Vec::new(),
             etcd: etcd_clients,
             credentials,
+            flags,
             directory,
         })
     }
@@ -466,7 +494,12 @@ fn etcd(directory: &Path, clients: u16, peers: u16) -> Result<Process> {
     Process::start("etcd", directory, &mut command)
 }
 
-fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Result<Process> {
+fn kube_apiserver(
+    directory: &Path,
+    etcd: u16,
+    credentials: &Credentials,
+    flags: &[&str],
+) -> Result<Process> {
     let mut command = program("kube-apiserver")?;
     command
         .arg(format!("--etcd-servers=http://127.0.0.1:{etcd}"))
@@ -482,7 +515,8 @@ fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Res
         .arg("--authorization-mode=RBAC")
         .arg("--service-cluster-ip-range=10.0.0.0/16")
         // Other reconcilers reject a loopback address, and nothing here needs the server's endpoint.
-        .arg("--endpoint-reconciler-type=none");
+        .arg("--endpoint-reconciler-type=none")
+        .args(flags);
     Process::start("kube-apiserver", directory, &mut command)
 }
 
@@ -506,11 +540,26 @@ pub fn program(name: &str) -> Result<Command> {
 
 /// Creates a client with a kubeconfig, as its user or impersonating another one.
 pub(crate) async fn client(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Client> {
+    let config = config(kubeconfig, impersonated).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// Creates a client that returns every answer. That of [`client`] sends a request again after 429, 503 and 504.
+pub(crate) async fn client_without_retries(
+    kubeconfig: &Path,
+    impersonated: Option<&str>,
+) -> Result<Client> {
+    let mut config = config(kubeconfig, impersonated).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.auth_info.impersonate = impersonated.map(str::to_owned);
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }
 
 /// Returns different free ports. They are released before they are used, so another process could take one.

@@ -22,9 +22,13 @@ pub(crate) struct Args {
     ///
     /// Five parts: one Rollout of about 10 KB (a steady pass, a changed SetWeight, the same PATCH and a GET without the
     /// plugin); ten workers on a fifth of the Rollouts; these all get another weight at once, with and without `--qps`; a new
-    /// leader with all Rollouts, and its memory after further lists; drift. With the default sizes it takes about ten minutes for each plugin.
+    /// leader with all Rollouts, and its memory after further lists; drift. The storm of weights is measured again with an API
+    /// server without priority and fairness that refuses requests. With the default sizes it takes about ten minutes for each plugin.
     #[arg(long)]
     cluster: bool,
+    /// Only measure the storm of weights.
+    #[arg(long, requires = "cluster")]
+    storm: bool,
     /// Only compare the smallest router in Rust with the smallest one in Go, both called by a host in Go.
     #[arg(long, conflicts_with = "cluster")]
     routers: bool,
@@ -145,17 +149,19 @@ fn cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     go::build(sh)?;
     let Args {
+        storm,
         rollouts,
         relists,
         delay,
         ..
     } = args;
+    let only = storm.then_some("--only-storm");
     let numbers = [rollouts.to_string(), relists.to_string(), delay.to_string()];
     go::with_programs(
         sh,
         cmd!(
             sh,
-            "cargo run --quiet --locked --release --package e2e-tests --bin bench -- {numbers...} {plugins...}"
+            "cargo run --quiet --locked --release --package e2e-tests --bin bench -- {only...} {numbers...} {plugins...}"
         ),
     )
 }

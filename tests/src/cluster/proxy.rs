@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::client;
+use super::client_without_retries;
 use crate::Cluster;
 
 /// Hop-by-hop headers, which a proxy must not forward.
@@ -112,7 +112,7 @@ impl Proxy {
     /// # Errors
     /// Returns `Err` if there is no free port, or the kubeconfig cannot be written.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
-        Self::of(cluster.controller_client().await?).await
+        Self::start_as(cluster.controller_kubeconfig()).await
     }
 
     /// Starts a proxy with the permissions of a kubeconfig.
@@ -120,10 +120,8 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::start`].
     pub async fn start_as(kubeconfig: &Path) -> Result<Self> {
-        Self::of(client(kubeconfig, None).await?).await
-    }
-
-    async fn of(upstream: Client) -> Result<Self> {
+        // Its client must see what the API server refuses.
+        let upstream = client_without_retries(kubeconfig, None).await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let directory = tempfile::Builder::new()
             .prefix("rollouts-proxy-")

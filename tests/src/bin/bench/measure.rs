@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use crate::Args;
 use crate::plugin::Plugin;
+use crate::storm::OtherClient;
 use crate::world::{ROLLOUTS_PER_TABLE, State, World};
 
 /// Rounds of the short parts.
@@ -45,6 +46,7 @@ pub(crate) struct Bench {
     pub(crate) proxy: Proxy,
     /// A client whose requests go through the proxy, like the plugin's.
     client: Client,
+    pub(crate) other: OtherClient,
 }
 
 impl Bench {
@@ -60,21 +62,27 @@ impl Bench {
             world,
             proxy,
             client: Client::try_from(config)?,
+            other: OtherClient::new(cluster).await?,
         })
     }
 
     pub(crate) async fn run(mut self) -> Result<()> {
         let plugins = &self.args.plugins.clone();
-        title(plugins, self.args.delay);
         self.world.create(ROLLOUTS_PER_TABLE).await?;
         self.one_rollout(plugins).await?;
         let fewer = self.args.rollouts / FEWER;
         self.world.create(fewer).await?;
         self.many_rollouts(plugins).await?;
-        self.storm(plugins).await?;
+        self.storm(plugins, &[]).await?;
         self.world.create(self.args.rollouts).await?;
         self.new_leader(plugins).await?;
         self.drift(plugins).await
+    }
+
+    /// Measures only the storm, with as many Rollouts as in [`Self::run`]. The API server has these flags.
+    pub(crate) async fn run_storm(mut self, flags: &[&str]) -> Result<()> {
+        self.world.create(self.args.rollouts / FEWER).await?;
+        self.storm(&self.args.plugins.clone(), flags).await
     }
 
     pub(crate) async fn start(&self, binary: &Path) -> Result<Plugin> {
@@ -518,6 +526,20 @@ impl Report {
             self.0 += &format!("{:>COLUMN_WIDTH$}", value(plugin));
         }
         self.0.push('\n');
+    }
+
+    /// Adds rows with the median and the 99th percentile of times.
+    pub(crate) fn times<T>(
+        &mut self,
+        name: &str,
+        plugins: &[T],
+        times: impl Fn(&T) -> &[Duration],
+    ) {
+        for (of, percent) in [("median", 50), ("p99", 99)] {
+            self.row(&format!("{name}: {of} ms"), plugins, |it| {
+                millis(percentile(times(it), percent))
+            });
+        }
     }
 
     pub(crate) fn print(self) {
