@@ -1,6 +1,7 @@
 //! The errors of kube's client as people read them: kube prints the answer of the API server in Rust's debug form.
 
 use std::error::Error;
+use std::time::Duration;
 use std::{io, iter};
 
 use rustls::CertificateError;
@@ -17,6 +18,8 @@ pub enum ClientError {
         code: u16,
         /// The message in one line, after a separator; empty without a message.
         detail: String,
+        /// The pause that the API server asks for.
+        after: Option<Duration>,
     },
     /// There is no answer, or it cannot be read. Has the first cause: the layers above it name parts of the client.
     #[error("{0}")]
@@ -30,9 +33,12 @@ impl From<kube::Error> for ClientError {
         };
         let message = one_line(&status.message);
         let separator = if message.is_empty() { "" } else { ": " };
+        let details = status.details.as_ref();
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
         Self::Answered {
             code: status.code,
             detail: format!("{separator}{message}"),
+            after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
         }
     }
 }

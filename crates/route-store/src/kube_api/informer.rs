@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use self::known::Known;
 use super::KubeRouteStore;
 use super::proof::Moment;
-use super::send::is_refusal;
+use super::send::{asked_pause, is_refusal};
 use super::watch::{Event, Scope, Source, Watch};
 use crate::{Change, Keep, StoreError, lock};
 
@@ -391,6 +391,10 @@ async fn run<K: Keep>(shared: Arc<Shared<K>>, scope: Scope) {
                     refusals = 0;
                     RECONNECT_PAUSE
                 };
+                // Doubled, because the jitter takes up to half of it.
+                let longest = Duration::from_secs(LONGEST_PAUSE);
+                let asked = asked_pause(&error).unwrap_or_default().min(longest) * 2;
+                let pause = pause.max(asked);
                 let before = lock(&shared.known).fail(&scope, task, error);
                 match before {
                     None => tracing::warn!(kind, %namespace, problem, "a watch failed"),

@@ -10,10 +10,11 @@ use futures::TryFutureExt as _;
 use futures::future::BoxFuture;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full};
 use kube::client::Body;
 use kube::core::Status;
+use kube::core::response::StatusDetails;
 use tokio::time::{Instant, timeout_at};
 use tower::layer::{LayerFn, layer_fn};
 use tower::{BoxError, Service};
@@ -138,7 +139,8 @@ impl Gate {
         };
         sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
         sent.verdict = Some((Verdict::Healthy, String::new()));
-        if let Some(refusal) = Refusal::of(&head, &body) {
+        if is_refused(head.status) {
+            let refusal = Refusal::of(&head, &body);
             let left = asked.end.saturating_duration_since(Instant::now());
             let reason = ClientError::from(kube::Error::Api(refusal.status.clone())).to_string();
             sent.verdict = Some((refusal.verdict(left), reason));
@@ -152,41 +154,66 @@ impl Gate {
         &self,
         asked: Asked,
         answer: impl Future<Output = Result<Response<B>, BoxError>>,
-    ) -> Result<Response<B>, BoxError> {
+    ) -> Result<Response<B>, BoxError>
+    where
+        B: http_body::Body,
+        B::Error: Into<BoxError>,
+    {
         let mut sent = Sent::new(self, asked, None);
-        let answer = answer.await;
-        sent.outcome = Some(match &answer {
-            Ok(answer) => Outcome::Answered(answer.status().as_u16()),
-            Err(_) => Outcome::Connection,
-        });
-        if answer.as_ref().is_ok_and(|it| it.status().is_success()) {
+        let answer = match answer.await {
+            Ok(answer) => answer,
+            Err(error) => {
+                sent.outcome = Some(Outcome::Connection);
+                return Err(error);
+            }
+        };
+        sent.outcome = Some(Outcome::Answered(answer.status().as_u16()));
+        if answer.status().is_success() {
             self.answered();
         }
-        answer
+        if !is_refused(answer.status()) {
+            return Ok(answer);
+        }
+        // Kube's client would lose the header `Retry-After`.
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.map_err(Into::into)?.to_bytes();
+        let refusal = Refusal::of(&head, &body);
+        Err(kube::Error::Api(refusal.status).into())
     }
 }
 
+fn is_refused(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
 impl Refusal {
-    fn of(head: &Parts, body: &[u8]) -> Option<Self> {
-        if !(head.status.is_client_error() || head.status.is_server_error()) {
-            return None;
-        }
+    fn of(head: &Parts, body: &[u8]) -> Self {
         let status = serde_json::from_slice(body).ok();
         // A proxy may answer with other JSON.
         let status = status.filter(|status: &Status| status.code != 0);
-        let status = status.unwrap_or_else(|| {
+        let mut status = status.unwrap_or_else(|| {
             let text = String::from_utf8_lossy(body);
             Status::failure(&text, "").with_code(head.status.as_u16())
         });
         let header = head.headers.get(RETRY_AFTER);
-        let header = header.and_then(|it| it.to_str().ok()?.parse().ok());
+        let header = header.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+        if let Some(seconds) = header {
+            let details = status.details.get_or_insert_with(|| StatusDetails {
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes: Vec::new(),
+                retry_after_seconds: 0,
+            });
+            details.retry_after_seconds = seconds.try_into().unwrap_or(u32::MAX);
+        }
         let details = status.details.as_ref();
-        let details = details.map(|details| u64::from(details.retry_after_seconds));
-        let seconds = header.or(details.filter(|seconds| *seconds > 0));
-        Some(Self {
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        Self {
             status: Box::new(status),
-            after: seconds.map(Duration::from_secs),
-        })
+            after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+        }
     }
 
     /// An overloaded API server has failed if it asks for a pause of at least `left`, the rest of the request's time.

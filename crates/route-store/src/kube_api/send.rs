@@ -299,6 +299,17 @@ pub(super) fn answered_code(error: &StoreError) -> Option<u16> {
     }
 }
 
+/// Returns the pause that the API server asks for in the answer that is the source of `error`.
+pub(super) fn asked_pause(error: &StoreError) -> Option<Duration> {
+    match error {
+        StoreError::Unreachable { source, .. } => match source.downcast_ref()? {
+            ClientError::Answered { after, .. } => *after,
+            ClientError::Other(_) => None,
+        },
+        _ => None,
+    }
+}
+
 /// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
 /// than after a request without an answer.
 pub(super) fn is_refusal(error: &StoreError) -> bool {

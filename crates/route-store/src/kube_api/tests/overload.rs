@@ -5,6 +5,8 @@ use http_body_util::{Either, Full, channel::Channel};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::kube_api::informer::Informer;
+use crate::kube_api::send::asked_pause;
 use crate::kube_api::watch::{Scope, Source, Watch};
 use crate::{Outcome, Permit, Priority, RequestLimits, with_permit};
 
@@ -523,4 +525,41 @@ fn an_outcome_is_shown_as_the_value_of_a_label() {
     ];
     let shown = shown.map(|outcome| outcome.to_string());
     assert_eq!(shown, ["200", "connection", "timeout", "cancelled"]);
+}
+
+/// Checks when a list follows that was refused with `Retry-After: after`, in seconds.
+async fn check_pause_of_watch(after: u64, expect: std::ops::RangeInclusive<u128>) {
+    let fake = Fake::new(Does::RetryAfter(429, after));
+    let tables = Informer::new(
+        Arc::new(fake.store(None)),
+        WholeDocuments::<RouteTable>::default(),
+    );
+    tables.watch_all();
+    sleep(Duration::from_secs(40)).await;
+    let times = fake.times();
+    assert_eq!(times[0], 0);
+    assert!(expect.contains(&times[1]), "{after} s: {times:?}");
+}
+
+/// A pause that does not fit into the time of the request is that of the watch, up to a limit: nothing is repaired meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_not_tried_again_before_the_time_of_retry_after() {
+    check_pause_of_watch(5, 5000..=10_000).await;
+    check_pause_of_watch(3600, 15_000..=30_000).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pause_that_the_answer_to_a_watch_asks_for_is_known() {
+    let items = json!({"metadata": {"resourceVersion": "10"}, "items": []});
+    let fake = Fake::new(Does::Answer(200, items));
+    let mut watch = Watch::new(Source {
+        store: Arc::new(fake.store(None)),
+        keep: Arc::new(WholeDocuments::<RouteTable>::default()),
+        scope: Scope::All,
+        labels: None,
+    });
+    watch.next().await.unwrap();
+    fake.now_does(Does::RetryAfter(429, 5));
+    let error = watch.next().await.unwrap_err();
+    assert_eq!(asked_pause(&error), Some(Duration::from_secs(5)));
 }
