@@ -8,7 +8,6 @@ use gloo_router::Policy;
 use gloo_router::background::Settings;
 use gloo_types::is_object_name;
 use rollouts_rpc::goplugin::log::LogFormat;
-use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
 use tracing::level_filters::LevelFilter;
 
