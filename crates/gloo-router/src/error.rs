@@ -42,7 +42,7 @@ pub enum ShiftError {
         failures: Option<Failures>,
     },
     /// A name in code is none that Kubernetes accepts.
-    #[error("{name:?} is no name of {of}: use lower case letters, digits, - and .")]
+    #[error("{of} cannot have the name \"{name}\": use lower case letters, digits, - and .")]
     InvalidName {
         /// What has the name.
         of: &'static str,

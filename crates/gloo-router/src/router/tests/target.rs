@@ -127,22 +127,22 @@ async fn names_that_no_object_can_have_are_refused() {
     let owner = |it: &mut Target, _: &mut Policy| it.owner.name = "a/b@c".to_owned();
     check_refused(
         owner,
-        &format!("\"a/b@c\" is no name of an owner: {remedy}"),
+        &format!("an owner cannot have the name \"a/b@c\": {remedy}"),
     )
     .await;
     let namespace = |it: &mut Target, _: &mut Policy| it.owner.namespace.clear();
     check_refused(
         namespace,
-        &format!("\"\" is no name of a namespace: {remedy}"),
+        &format!("a namespace cannot have the name \"\": {remedy}"),
     )
     .await;
     let service = |it: &mut Target, _: &mut Policy| it.services.canary = "Not A Name".to_owned();
-    let expect = format!("\"Not A Name\" is no name of a Service: {remedy}");
+    let expect = format!("a Service cannot have the name \"Not A Name\": {remedy}");
     check_refused(service, &expect).await;
     let cluster = |_: &mut Target, it: &mut Policy| it.cluster = Some("a@b".to_owned());
     check_refused(
         cluster,
-        &format!("\"a@b\" is no name of a cluster: {remedy}"),
+        &format!("a cluster cannot have the name \"a@b\": {remedy}"),
     )
     .await;
 }
