@@ -2,17 +2,24 @@
 //! Rollouts once it is, and forgets deleted Rollouts.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{Planned, belongs_to, involved};
 use route_store::{Decision, PluginBlock, Priority, RolloutKeeper, Store, TableKeeper};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{Fence, GlooRouter, outside::TakenOver};
 use crate::from_rpc::{self, Policy};
 use crate::lock;
 use crate::report::Report;
+
+/// The first pause before a failed restore is tried again. It doubles.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest one.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Whether the status of a Rollout says that all traffic goes to the stable version.
 fn is_at_rest(rollout: &Rollout) -> bool {
@@ -79,30 +86,43 @@ impl<S: Store> GlooRouter<S> {
         self.background().standing().retain(&exists);
     }
 
-    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table.
+    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table. What fails is tried again
+    /// until a call takes over, because the controller may not call for a long time.
     pub(crate) async fn restore_deferred(&self, marked: &BTreeSet<ObjectKey>, fence: &impl Fence) {
-        let deferred = {
-            let mut deferred = lock(&self.deferred);
-            deferred.retain(|rollout| marked.contains(rollout));
-            deferred.clone()
-        };
-        for rollout in &deferred {
-            info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
-            self.restore_rest(rollout, fence).await;
-            lock(&self.deferred).remove(rollout);
+        let mut pause = RETRY;
+        loop {
+            let deferred = {
+                let mut deferred = lock(&self.deferred);
+                deferred.retain(|rollout| marked.contains(rollout));
+                deferred.clone()
+            };
+            if deferred.is_empty() {
+                return;
+            }
+            for rollout in &deferred {
+                info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
+                if self.restore_rest(rollout, fence).await {
+                    lock(&self.deferred).remove(rollout);
+                }
+            }
+            sleep(pause).await;
+            pause = LONGEST_RETRY.min(pause * 2);
         }
     }
 
-    async fn restore_rest(&self, key: &ObjectKey, fence: &impl Fence) {
-        let not_restored =
-            |error: String| warn!(rollout = %key, "not restored, the next pass retries: {error}");
+    /// Returns whether nothing is left to restore.
+    async fn restore_rest(&self, key: &ObjectKey, fence: &impl Fence) -> bool {
+        let not_restored = |error: String| warn!(rollout = %key, "not restored yet: {error}");
         let live = match self.live_rollout(key).await {
             Ok(Some((live, _))) if is_at_rest(&live) => live,
-            Ok(_) => return,
-            Err(error) => return not_restored(error.chain()),
+            Ok(_) => return true,
+            Err(error) => {
+                not_restored(error.chain());
+                return false;
+            }
         };
         if !fence.allows().await {
-            return;
+            return false;
         }
         let rest = DesiredWeight {
             value: 0,
@@ -110,20 +130,25 @@ impl<S: Store> GlooRouter<S> {
         };
         let write = async {
             // A call that has begun meanwhile has taken over.
-            if !lock(&self.deferred).remove(key) {
-                return;
+            if !lock(&self.deferred).contains(key) {
+                return true;
             }
             let shift = |deadline| self.shift_weights(&live, rest, &[], Decision::Plan, deadline);
             match self.call(Priority::Repair, shift).await {
                 Ok(shifted) => {
+                    let is_restored = shifted.failures.is_empty();
                     for failure in shifted.failures {
                         not_restored(error_chain(&failure));
                     }
+                    is_restored
                 }
-                Err(error) => not_restored(error_chain(&error)),
+                Err(error) => {
+                    not_restored(error_chain(&error));
+                    false
+                }
             }
         };
-        self.background.outside.run(key, write).await;
+        self.background.outside.run(key, write).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use route_store::fake_api::{FakeApi, Fault};
 use route_store::{CachedRouteStore, Clusters, Controller};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::managed_routes::{mirror, mirror_rollout};
 use super::*;
@@ -115,26 +115,42 @@ async fn at_rest_with_marks() -> Fixture {
 }
 
 impl Fixture {
-    /// Restores the tables of the Rollout, whose call was deferred.
-    async fn restore(&self, fence: &impl Fence) {
+    /// Restores the tables of the Rollout, whose call was deferred. Returns whether that ends within ten minutes.
+    async fn restore(&self, fence: &impl Fence) -> bool {
         let rollout = ObjectKey::new("shop", "web");
         crate::lock(&self.router.deferred).insert(rollout.clone());
         let marked = [rollout].into();
-        self.router.restore_deferred(&marked, fence).await;
-        assert!(crate::lock(&self.router.deferred).is_empty());
+        let restore = self.router.restore_deferred(&marked, fence);
+        let has_ended = timeout(Duration::from_secs(600), restore).await.is_ok();
+        assert_eq!(has_ended, crate::lock(&self.router.deferred).is_empty());
+        has_ended
     }
 }
 
 ///
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_deferred_rollout_is_restored_only_through_the_fence() {
     for (allowed, expect) in [
         (0, named(&[("web", Some(75)), ("web-canary", Some(25))])),
         (1, named(&[("web", None)])),
     ] {
         let fixture = at_rest_with_marks().await;
-        fixture.restore(&Allows::times(allowed)).await;
+        let has_ended = fixture.restore(&Allows::times(allowed)).await;
+        assert_eq!(has_ended, allowed > 0);
         assert_eq!(fixture.weights(&key()), expect, "{allowed} allowed");
+    }
+}
+
+/// The controller may not call again for a long time.
+#[tokio::test(start_paused = true)]
+async fn a_restore_of_a_deferred_rollout_that_fails_is_tried_again() {
+    for request in ["patch shop", "get rollout"] {
+        let fixture = at_rest_with_marks().await;
+        fixture.store.fail(request, faulty::Fault::Timeout);
+        assert!(!fixture.restore(&Allows::times(100)).await);
+        fixture.store.heal();
+        assert!(fixture.restore(&Allows::times(100)).await);
+        assert_eq!(fixture.weights(&key()), named(&[("web", None)]));
     }
 }
 
@@ -169,7 +185,7 @@ async fn check_newer_call(steps: Value, intent: Option<i32>) {
         fixture: fixture.clone(),
         steps,
     };
-    fixture.restore(&fence).await;
+    assert!(fixture.restore(&fence).await);
     assert_eq!(fixture.store.writes(), before + 1, "only the call writes");
     let standing = fixture.router.background.standing().of(&rollout).cloned();
     assert_eq!(standing.map(|it| weight_of(&it)), intent);
