@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 use std::{io, iter};
 
+use kube::core::Status;
 use rustls::CertificateError;
 use tower::BoxError;
 
@@ -33,14 +34,18 @@ impl From<kube::Error> for ClientError {
         };
         let message = one_line(&status.message);
         let separator = if message.is_empty() { "" } else { ": " };
-        let details = status.details.as_ref();
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
         Self::Answered {
             code: status.code,
             detail: format!("{separator}{message}"),
-            after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+            after: retry_after(&status),
         }
     }
+}
+
+/// Returns the pause that the API server asks for in an answer.
+pub(super) fn retry_after(status: &Status) -> Option<Duration> {
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
 /// Returns an error and its causes, the first cause last.

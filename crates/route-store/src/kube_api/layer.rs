@@ -20,7 +20,7 @@ use tower::layer::{LayerFn, layer_fn};
 use tower::{BoxError, Service};
 
 use super::breaker::{Pass, Verdict};
-use super::client_error::{ClientError, first_cause};
+use super::client_error::{ClientError, first_cause, retry_after};
 use super::gate::{Gate, Rejection};
 use crate::{Outcome, Permit, RequestContext, SentRequest};
 
@@ -208,11 +208,9 @@ impl Refusal {
             });
             details.retry_after_seconds = seconds.try_into().unwrap_or(u32::MAX);
         }
-        let details = status.details.as_ref();
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
         Self {
+            after: retry_after(&status),
             status: Box::new(status),
-            after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
         }
     }
 

@@ -290,22 +290,23 @@ fn retry_pause(
 
 /// Returns the unexpected status of the API server that is the source of `error`.
 pub(super) fn answered_code(error: &StoreError) -> Option<u16> {
-    match error {
-        StoreError::Unreachable { source, .. } => match source.downcast_ref()? {
-            ClientError::Answered { code, .. } => Some(*code),
-            ClientError::Other(_) => None,
-        },
-        _ => None,
+    match answer(error)? {
+        ClientError::Answered { code, .. } => Some(*code),
+        ClientError::Other(_) => None,
     }
 }
 
 /// Returns the pause that the API server asks for in the answer that is the source of `error`.
 pub(super) fn asked_pause(error: &StoreError) -> Option<Duration> {
+    match answer(error)? {
+        ClientError::Answered { after, .. } => *after,
+        ClientError::Other(_) => None,
+    }
+}
+
+fn answer(error: &StoreError) -> Option<&ClientError> {
     match error {
-        StoreError::Unreachable { source, .. } => match source.downcast_ref()? {
-            ClientError::Answered { after, .. } => *after,
-            ClientError::Other(_) => None,
-        },
+        StoreError::Unreachable { source, .. } => source.downcast_ref(),
         _ => None,
     }
 }
