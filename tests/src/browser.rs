@@ -6,7 +6,6 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use base64::Engine as _;
@@ -19,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::eventually;
+use crate::{DEADLINE, eventually};
 
 /// The environment variable with the path of the browser.
 const VARIABLE: &str = "CHROMIUM_BINARY";
@@ -31,8 +30,6 @@ const NAMES: [&str; 5] = [
     "google-chrome",
     "chrome",
 ];
-/// Only ends a failing test.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Returns the path in `$CHROMIUM_BINARY`, or of a Chromium on the `PATH`.
 ///

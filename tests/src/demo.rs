@@ -15,10 +15,8 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::plugin_binary;
+use crate::{DEADLINE, plugin_binary};
 
-/// How long the demo may take to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running demo. Dropping it ends the demo and the processes that it has started.
@@ -100,7 +98,7 @@ impl Demo {
     /// # Errors
     /// Returns `Err` if it keeps running.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
-        let ended = timeout(PATIENCE, self.child.wait()).await;
+        let ended = timeout(DEADLINE, self.child.wait()).await;
         Ok(ended.context("the demo keeps running")??)
     }
 
@@ -193,7 +191,7 @@ impl Drop for Demo {
             let _ = kill_process(id, Signal::TERM);
         }
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+        while begun.elapsed() < DEADLINE && matches!(self.child.try_wait(), Ok(None)) {
             sleep(INTERVAL);
         }
     }

@@ -28,6 +28,6 @@ pub use cluster::{
 use cluster::{kubelet, manifest, process};
 pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};
 pub use demo::{Demo, Events, Response};
-pub use eventually::eventually;
+pub use eventually::{DEADLINE, eventually};
 pub use generator::{Generator, Reply};
 pub use install::{Download, follow_install_page, management_account, render, render_in};

@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, AT_100, IDLE};
 use e2e_tests::{
-    Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant, run, split,
+    Canary, Cluster, DEADLINE, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant,
+    run, split,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Event;
@@ -39,8 +40,6 @@ const FORBIDDEN: &str =
 const PLUGIN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
 const OLD: &str = "old";
 const NEW: &str = "new";
-/// How long a test waits for a feature that must work. It only ends a failing test.
-const DEADLINE: Duration = Duration::from_secs(60);
 /// How long a test waits for a feature that must not work.
 const OBSERVED: Duration = Duration::from_secs(8);
 
@@ -384,7 +383,7 @@ impl Case {
             if probe().await? {
                 return Ok(true);
             }
-            sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(250)).await;
         }
         Ok(false)
     }

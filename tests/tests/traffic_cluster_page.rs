@@ -2,17 +2,15 @@
 //! controller. `traffic_page` tests the page in a browser.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e_tests::{Demo, Events};
+use e2e_tests::{DEADLINE, Demo, Events};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// Lifetime of the demo. A test ends it earlier.
 const SECONDS: u64 = 600;
-/// Far longer than any step takes on a busy machine. It only ends a failing test.
-const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A demo, and the state of its page.
 struct Watched {

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use crate::LabError;
 
 /// How long to wait for a change. It is far longer than a change takes on a busy machine, and only ends a failing test.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(90);
 const INTERVAL: Duration = Duration::from_millis(3);
 /// Number of lines of Envoy's log in an error.
 const TAIL_LINES: usize = 15;
@@ -214,6 +214,26 @@ impl Envoy {
             }
             sleep(INTERVAL).await;
         }
+        self.wait_for_workers(deadline).await
+    }
+
+    /// Waits until the worker has received what the main thread has: on a busy machine, it routes by the old configuration for
+    /// some time after the admin interface shows the new one.
+    ///
+    /// A flush of statistics goes through the worker's queue, in which all earlier changes come first. A query starts a flush, or
+    /// is counted as dropped if the last flush has not ended. So if two queries one after the other are not dropped, the flush of
+    /// the first one has ended.
+    async fn wait_for_workers(&self, deadline: Instant) -> Result<(), LabError> {
+        let mut before = self.admin.dropped_flushes().await?;
+        let mut not_dropped = 0;
+        while not_dropped < 2 {
+            if Instant::now() > deadline {
+                return Err(self.files.late("the change in the worker"));
+            }
+            let now = self.admin.dropped_flushes().await?;
+            not_dropped = if now == before { not_dropped + 1 } else { 0 };
+            before = now;
+        }
         Ok(())
     }
 
@@ -304,6 +324,7 @@ impl Files {
         json!({
             "node": {"id": NAME, "cluster": NAME},
             "admin": {"address": loopback},
+            "stats_flush_on_admin": true,
             "dynamic_resources": {"cds_config": self.source("cds.json")},
             "static_resources": {"listeners": [{
                 "name": NAME,
@@ -474,7 +495,17 @@ impl Admin {
 
     /// Returns the number of updates that Envoy rejected or could not read.
     async fn refused(&self) -> Result<u64, LabError> {
-        let text = self.get("/stats?filter=update_(rejected|failure)$").await?;
+        self.sum("update_(rejected|failure)$").await
+    }
+
+    /// Returns the number of queries of statistics that started no flush, because another one had not ended.
+    async fn dropped_flushes(&self) -> Result<u64, LabError> {
+        self.sum("^server.dropped_stat_flushes$").await
+    }
+
+    /// Returns the sum of the counters whose names match `filter`.
+    async fn sum(&self, filter: &str) -> Result<u64, LabError> {
+        let text = self.get(&format!("/stats?filter={filter}")).await?;
         let counters = text.lines().filter_map(|line| line.rsplit_once(": "));
         Ok(counters
             .filter_map(|(_, count)| count.parse::<u64>().ok())

@@ -2,7 +2,6 @@
 //! Pods. Only the ReplicaSets of an Experiment wait until the controller has written the names of its Services.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
@@ -15,8 +14,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Far longer than the controller needs to write the names of an Experiment's Services. It only ends a failing test.
-const NAMED: Duration = Duration::from_secs(60);
+use crate::DEADLINE;
 
 /// Sets the status of all ReplicaSets to available, until a status cannot be written.
 pub(crate) async fn run(client: Client) -> Result<()> {
@@ -67,7 +65,7 @@ pub(crate) async fn services_named(client: &Client, set: &ReplicaSet) -> Result<
                 == count(it, "/spec/templates", "service")
         })
     };
-    let named = timeout(NAMED, await_condition(experiments, name, is_named)).await;
+    let named = timeout(DEADLINE, await_condition(experiments, name, is_named)).await;
     named.with_context(|| format!("Experiment {name}: no names of its Services"))??;
     Ok(())
 }
