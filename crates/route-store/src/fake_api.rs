@@ -6,7 +6,7 @@
     reason = "the objects come from tests, not from a peer"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub enum Fault {
 #[derive(Debug, Default)]
 struct State {
     behaviour: Behaviour,
+    /// The failing requests that no request has met yet.
+    unmet: BTreeSet<String>,
     /// The newest version of any object.
     version: u64,
     objects: BTreeMap<Id, Value>,
@@ -127,7 +129,21 @@ impl FakeApi {
 
     /// Changes the behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
-        self.change(|state| change(&mut state.behaviour));
+        self.change(|state| {
+            let before = state.behaviour.faults.clone();
+            change(&mut state.behaviour);
+            let faults = state.behaviour.faults.iter();
+            let planted = faults.filter(|(request, fault)| before.get(*request) != Some(fault));
+            state
+                .unmet
+                .extend(planted.map(|(request, _)| request.clone()));
+        });
+    }
+
+    /// Returns the [`Behaviour::faults`] that no request has met: a test with one shows less than it says.
+    #[must_use]
+    pub fn unmet_faults(&self) -> BTreeSet<String> {
+        self.state().unmet.clone()
     }
 
     /// Creates or replaces an object of the resource `plural`.
@@ -215,10 +231,18 @@ impl FakeApi {
         if behaviour.is_down {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
-        let faults = &behaviour.faults;
-        let of_all = faults.get(&format!("{verb} all {}", target.plural));
-        let of_all = of_all.filter(|_| target.namespace.is_none());
-        match faults.get(&format!("{verb} {}", target.plural)).or(of_all) {
+        let of_all = format!("{verb} all {}", target.plural);
+        let of_any = format!("{verb} {}", target.plural);
+        let mut requests = [of_any, of_all].into_iter();
+        if target.namespace.is_some() {
+            requests.next_back();
+        }
+        let fault = requests.find_map(|it| {
+            let fault = behaviour.faults.get(&it)?;
+            self.state().unmet.remove(&it);
+            Some(fault)
+        });
+        match fault {
             None => {}
             Some(Fault::Forbidden) => return Ok(failure(403, "no")),
             Some(Fault::Broken) => return Ok(failure(500, "etcdserver: request timed out")),

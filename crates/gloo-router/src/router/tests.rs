@@ -25,14 +25,14 @@ use route_store::{RouteStore as _, StoreError};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use self::faulty::Faulty;
+use self::faulty::{Checked, Faulty};
 use super::*;
 use crate::report::{About, Report};
 
 /// A router and its memory store.
 struct Fixture {
     router: GlooRouter<Faulty>,
-    store: Arc<Faulty>,
+    store: Checked,
 }
 
 impl Fixture {
@@ -48,6 +48,7 @@ impl Fixture {
             ..Policy::default()
         };
         let router = GlooRouter::new(store.clone(), policy);
+        let store = Checked(store);
         Self { router, store }
     }
 

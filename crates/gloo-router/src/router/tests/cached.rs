@@ -1,5 +1,6 @@
 //! Tests of the router over the cache and a fake API server: which requests are sent, and when. Time is paused.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 
 use rollouts_rpc::PodHashes;
@@ -134,6 +135,9 @@ impl Drop for World {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
+        }
+        if !std::thread::panicking() {
+            assert_eq!(self.api.unmet_faults(), BTreeSet::new());
         }
     }
 }

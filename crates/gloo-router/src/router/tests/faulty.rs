@@ -33,6 +33,8 @@ pub(super) struct Faulty {
     store: MemoryRouteStore,
     /// Faults by request, for example `patch shop`.
     faults: Mutex<BTreeMap<String, Fault>>,
+    /// Faults that no request has met yet.
+    unmet: Mutex<BTreeSet<String>>,
     written: Mutex<Vec<String>>,
     services_read: Mutex<usize>,
     /// Each request with its context.
@@ -43,11 +45,31 @@ pub(super) struct Faulty {
     delays: Mutex<Option<fastrand::Rng>>,
 }
 
+/// A store that checks at the end of a test that every fault was met by a request: a test with another one shows less than it says.
+pub(super) struct Checked(pub(super) Arc<Faulty>);
+
+impl Deref for Checked {
+    type Target = Arc<Faulty>;
+
+    fn deref(&self) -> &Arc<Faulty> {
+        &self.0
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(*self.unmet.lock().unwrap(), BTreeSet::new());
+        }
+    }
+}
+
 impl Faulty {
     pub(super) fn new(tables: impl IntoIterator<Item = Value>) -> Arc<Self> {
         Arc::new(Self {
             store: MemoryRouteStore::new(tables).unwrap(),
             faults: Mutex::default(),
+            unmet: Mutex::default(),
             written: Mutex::default(),
             services_read: Mutex::default(),
             contexts: Mutex::default(),
@@ -61,6 +83,7 @@ impl Faulty {
     /// policies`, `delete policy`, `get rollout`, `get service`, `list endpointslices` or `list pods`.
     pub(super) fn fail(&self, what: &str, fault: Fault) {
         self.faults().insert(what.to_owned(), fault);
+        self.unmet.lock().unwrap().insert(what.to_owned());
     }
 
     /// Replaces a table, as its owner would, right before the next patch.
@@ -121,7 +144,9 @@ impl Faulty {
         let request = format!("{verb} {name}");
         let context = (request, RequestContext::current());
         self.contexts.lock().unwrap().push(context);
-        let fault = self.faults().get(&format!("{verb} {name}")).copied();
+        let request = format!("{verb} {name}");
+        let fault = self.faults().get(&request).copied();
+        self.unmet.lock().unwrap().remove(&request);
         Err(match fault {
             None => return Ok(()),
             Some(Fault::Forbidden) => StoreError::Forbidden {

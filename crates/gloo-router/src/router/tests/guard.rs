@@ -113,7 +113,7 @@ impl Fixture {
         };
         Self {
             router: GlooRouter::new(store.clone(), policy),
-            store,
+            store: Checked(store),
         }
     }
 

@@ -317,7 +317,7 @@ pub(super) fn mirror_rollout(block: Value) -> Rollout {
     rollout
 }
 
-fn store_and_router() -> (Arc<Faulty>, GlooRouter<Faulty>) {
+fn store_and_router() -> (Checked, GlooRouter<Faulty>) {
     let Fixture { router, store } = Fixture::new([shop()]);
     (store, router)
 }

@@ -20,14 +20,16 @@ fn target(tables: &[&str]) -> Target {
 }
 
 fn fixture() -> Fixture {
-    let Fixture { store, router } =
-        Fixture::new(["a", "b"].map(|name| table(name, vec![route_to("web")])));
+    let fixture = Fixture::new(["a", "b"].map(|name| table(name, vec![route_to("web")])));
     let policy = Policy {
         cluster: Some("tool".to_owned()),
         ..Policy::default()
     };
-    let router = GlooRouter { policy, ..router };
-    Fixture { router, store }
+    let router = GlooRouter {
+        policy,
+        ..fixture.router
+    };
+    Fixture { router, ..fixture }
 }
 
 impl Fixture {
