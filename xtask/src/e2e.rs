@@ -46,6 +46,8 @@ pub(crate) fn run_in_parallel(
         let program = cmd!(sh, "{program}").envs(env.iter().cloned());
         let mut program = Command::from(program);
         program.current_dir(sh.current_dir().join(PACKAGE));
+        // With Go's default, the API server and the controllers collect garbage for a quarter of their time.
+        program.env("GOGC", "800");
         (file.as_str(), program)
     });
     let queue = Mutex::new(commands.collect::<Vec<_>>().into_iter());

@@ -56,14 +56,14 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         sh,
         "go -C {ARGO_CD} build -ldflags {api_server} -o {bin}/kube-apiserver {API_SERVER}"
     );
-    go(sh, api_server).run()?;
+    go(api_server).run()?;
     let build = |go_mod: &str, output: &str, package: &str| {
         let flags = controller_flags(&sh.read_file(Path::new(MODULE).join(go_mod))?)?;
         let build = cmd!(
             sh,
             "go -C {MODULE} build -modfile={go_mod} -ldflags {flags} -o {bin}/{output} {package}"
         );
-        anyhow::Ok(go(sh, build).run()?)
+        anyhow::Ok(go(build).run()?)
     };
     build("go.mod", "etcd", ETCD)?;
     build("go.mod", "kustomize", KUSTOMIZE)?;
@@ -79,7 +79,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         build("go.mod", output, &package)?;
     }
     let judge = cmd!(sh, "go -C {GLOO} build -ldflags {STRIPPED} -o {bin}/gloo .");
-    go(sh, judge).run()?;
+    go(judge).run()?;
     for release in RELEASES.iter().filter(|release| release.always) {
         let output = format!("rollouts-controller-{}", release.version);
         build(release.go_mod, &output, CONTROLLER)?;
@@ -93,7 +93,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
 /// Returns `Err` if the build fails.
 pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
     let output = target_dir(sh).join("go/bin/decode");
-    go(sh, cmd!(sh, "go -C {MODULE} build -o {output} ./decode")).run()?;
+    go(cmd!(sh, "go -C {MODULE} build -o {output} ./decode")).run()?;
     Ok(output)
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
             sh,
             "go -C {MODULE} build -ldflags {STRIPPED} -o {bin}/{output} {package}"
         );
-        go(sh, build).run()?;
+        go(build).run()?;
     }
     let (rust, go) = (
         format!("Rust={}", ours.display()),
@@ -126,7 +126,7 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
         sh,
         "go -C {MODULE} test -vet=off -count=1 -run ^TestFigures$"
     );
-    Ok(go(sh, figures)
+    Ok(go(figures)
         // The host collects its garbage as the controller does.
         .env("GOGC", "100")
         .env("PLUGIN_BINARY", plugin)
@@ -167,11 +167,9 @@ impl Programs {
 /// # Errors
 /// Returns `Err` if a build or a test fails.
 pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
-    Ok(
-        go(sh, cmd!(sh, "go -C {MODULE} test -vet=off -count=1 ./grpc"))
-            .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
-            .run()?,
-    )
+    Ok(go(cmd!(sh, "go -C {MODULE} test -vet=off -count=1 ./grpc"))
+        .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
+        .run()?)
 }
 
 /// Runs the differential test of the gob codec.
@@ -179,8 +177,8 @@ pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// Returns `Err` if a build or the test fails.
 pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
-    go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
-    Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
+    go(cmd!(sh, "go -C {GOB} vet")).run()?;
+    Ok(go(cmd!(sh, "go -C {GOB} test -count=1"))
         .env("GOB_ECHO", Programs::build(sh)?.examples().join("echo"))
         .run()?)
 }
@@ -190,8 +188,8 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// Returns `Err` if a build or the test fails.
 pub(crate) fn re2_tests(sh: &Shell) -> anyhow::Result<()> {
-    go(sh, cmd!(sh, "go -C {RE2} vet")).run()?;
-    Ok(go(sh, cmd!(sh, "go -C {RE2} test -count=1"))
+    go(cmd!(sh, "go -C {RE2} vet")).run()?;
+    Ok(go(cmd!(sh, "go -C {RE2} test -count=1"))
         .env("PATTERNS", Programs::build(sh)?.examples().join("patterns"))
         .run()?)
 }
@@ -204,7 +202,7 @@ pub(crate) fn re2_tests(sh: &Shell) -> anyhow::Result<()> {
 pub(crate) fn start_argo_cd_tests(sh: &Shell, vet: bool) -> anyhow::Result<ParallelRun> {
     // Vet reads all packages of Argo CD and Kubernetes, which takes minutes.
     let vet = (!vet).then_some("-vet=off");
-    let tests = go(sh, cmd!(sh, "go -C {ARGO_CD} test {vet...} -count=1"))
+    let tests = go(cmd!(sh, "go -C {ARGO_CD} test {vet...} -count=1"))
         .env("GENERATOR_BINARY", Programs::build(sh)?.generator());
     ParallelRun::start(&mut tests.into(), bin(sh).join("argo-cd.log"))
 }
@@ -216,7 +214,7 @@ pub(crate) fn start_argo_cd_tests(sh: &Shell, vet: bool) -> anyhow::Result<Paral
 pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
     // Without vet, which would compile Prometheus again.
     let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1 ./...");
-    Ok(go(sh, tests).run()?)
+    Ok(go(tests).run()?)
 }
 
 /// What the test files of `tests/tests` need, as variables: the programs of [`build`], the examples and the generator.
@@ -315,11 +313,10 @@ fn bin(sh: &Shell) -> PathBuf {
 /// standard library and every package that it shares with others again.
 const TOOLCHAIN: &str = "go1.27.4+auto";
 
-/// Runs Go with a cache in cargo's target directory, so that CI caches both together.
-pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
+/// Runs Go as all commands here run it. Its cache is the user's, so that a second checkout compiles no package again.
+pub(crate) fn go<'a>(command: Cmd<'a>) -> Cmd<'a> {
     command
         .env("GOTOOLCHAIN", TOOLCHAIN)
-        .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")
         // The compiler and the linker then need up to a quarter less CPU, and collect garbage only in the largest programs.
         .env("GOGC", "off")

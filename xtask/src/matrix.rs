@@ -23,7 +23,7 @@ use crate::{
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path, all: bool) -> anyhow::Result<()> {
     if all {
         // Vet reads all packages of the controller and of Kubernetes too, which takes minutes.
-        go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
+        go(cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
     }
     let examples = go::Programs::build(sh)?.examples();
     let releases = RELEASES.iter().filter(|release| all || release.always);
@@ -66,7 +66,7 @@ fn build(sh: &Shell, release: &Release) -> anyhow::Result<PathBuf> {
         sh,
         "go -C {MODULE} test -c -vet=off -modfile={go_mod} -tags={tags} -o {test} ."
     );
-    go(sh, compile).run()?;
+    go(compile).run()?;
     Ok(test)
 }
 

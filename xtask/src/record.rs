@@ -42,7 +42,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             "go -C {MODULE} run -modfile={go_mod} -tags={tags} ./record {data}"
         );
         manifest += "\n";
-        manifest += &go(sh, record).read()?;
+        manifest += &go(record).read()?;
         manifest += "\n";
     }
     Ok(sh.write_file(data.join("MANIFEST"), manifest)?)
