@@ -149,16 +149,24 @@ impl RolloutStatus {
         !self.stable_rs.is_empty() && self.stable_rs == self.current_pod_hash
     }
 
-    /// Returns the hash of the promoted canary, or `None` before the promotion and after a rollback.
+    /// Returns the hash of the promoted canary, or `None` before the promotion and in the first pass after a rollback.
     ///
-    /// After a rollback to the stable version, spec and status have the same version too. The recorded weights distinguish the two cases:
-    /// they contain the hash of the last canary, as in `isDynamicallyRollingBackToStable` (`rollout/trafficrouting.go` in Argo
-    /// Rollouts).
+    /// After a rollback to the stable version, spec and status have the same version too. The recorded weights distinguish the two cases
+    /// until the controller records those of that pass: they contain the hash of the last canary, as in
+    /// `isDynamicallyRollingBackToStable` (`rollout/trafficrouting.go` in Argo Rollouts).
     #[must_use]
     pub fn promoted_canary(&self) -> Option<&str> {
         let canary = &self.canary.weights.as_ref()?.canary.pod_template_hash;
         let is_promoted = self.is_promoted() && !self.abort && *canary == self.stable_rs;
         is_promoted.then_some(canary)
+    }
+
+    /// Returns whether the spec was set back to the stable version, and the recorded weights are still those of the canary.
+    #[must_use]
+    pub fn is_rolling_back(&self) -> bool {
+        let weights = self.canary.weights.as_ref();
+        let recorded = weights.map_or("", |weights| &weights.canary.pod_template_hash);
+        self.is_promoted() && !recorded.is_empty() && recorded != self.stable_rs
     }
 
     /// Returns whether the controller has observed this `metadata.generation`.
@@ -364,6 +372,12 @@ mod tests {
         assert_eq!(
             status.promoted_canary(),
             expect.then_some(current),
+            "{status:?}"
+        );
+        let is_of_other = recorded.is_some_and(|hash| !hash.is_empty() && hash != stable);
+        assert_eq!(
+            status.is_rolling_back(),
+            stable == current && is_of_other,
             "{status:?}"
         );
     }

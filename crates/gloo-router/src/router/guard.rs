@@ -242,7 +242,9 @@ impl<S: Store> GlooRouter<S> {
         mut plans: Plans,
         deadline: Deadline,
     ) -> HeldApart {
-        let promotion = Promotion::of(rollout, request).filter(|_| self.guards_promotions);
+        let is_rolled_back = self.memory.is_rolled_back(rollout);
+        let promotion = Promotion::of(rollout, request);
+        let promotion = promotion.filter(|_| self.guards_promotions && !is_rolled_back);
         let Some(promotion) = promotion else {
             // An abort, a rollback or a new version: the canary Service does not route to promoted Pods only.
             self.end_hold(About::of_call(rollout), HoldEnd::Broken);

@@ -23,7 +23,8 @@ use crate::{from_rpc::key, lock};
 /// minutes. The state may be kept for twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// State of Rollouts that the calls do not carry. A Rollout at rest takes no memory, unless entries of its block select no route.
+/// State of Rollouts that the calls do not carry. A Rollout at rest takes no memory, unless entries of its block select no route or
+/// its last update was rolled back.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     rollouts: Mutex<Rollouts>,
@@ -42,6 +43,8 @@ struct RolloutMemory {
     /// The weight for which a call has already waited until Gloo accepts it.
     awaited: Option<IntentKind>,
     full: Option<Full>,
+    /// Hash of the stable version to which the last update was rolled back.
+    rolled_back: Option<String>,
     /// Entries of the plugin block that select no route, as far as reported.
     unmatched: Vec<String>,
 }
@@ -307,6 +310,19 @@ impl Memory {
     /// Notes that the canary no longer has all traffic.
     pub(super) fn end_full(&self, rollout: &ObjectKey) {
         self.change(rollout, |state| state.full = None);
+    }
+
+    /// Whether the last update was rolled back. Only in its first pass the status shows that; later it is that of a promotion.
+    pub(super) fn is_rolled_back(&self, rollout: &Rollout) -> bool {
+        let status = &rollout.status;
+        self.change(&key(rollout), |state| {
+            if status.is_updating() {
+                state.rolled_back = None;
+            } else if status.is_rolling_back() {
+                state.rolled_back = Some(status.stable_rs.clone());
+            }
+            state.rolled_back.as_ref() == Some(&status.stable_rs)
+        })
     }
 
     fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut RolloutMemory) -> T) -> T {

@@ -178,6 +178,28 @@ async fn a_promotion_waits_until_the_endpoints_have_settled() {
     }
 }
 
+/// As soon as the first pass of a rollback is recorded, its status is that of a promotion.
+#[tokio::test(start_paused = true)]
+async fn a_rollback_is_not_held_when_its_split_appears_again() {
+    let fixture = at(40).await;
+    let split = fixture.store.table(&key()).unwrap();
+    fixture.set_weight(&status(OLD, OLD, NEW), 0).await.unwrap();
+    fixture.check_restored();
+    // The canary Service selects the stable Pods now. The split is of a PATCH that was carried out late.
+    let rest = status(OLD, OLD, OLD);
+    fixture.live(&rest);
+    fixture.endpoints("web", &[]);
+    fixture.endpoints("web-canary", &["x"]);
+    fixture.store.put(split).unwrap();
+    fixture.set_weight(&rest, 0).await.unwrap();
+    fixture.check_restored();
+    // A later promotion of the same version is one.
+    let updating = status(NEW, OLD, OLD);
+    fixture.set_weight(&updating, 40).await.unwrap();
+    fixture.set_weight(&rest, 0).await.unwrap();
+    fixture.check_held();
+}
+
 /// Returns a fixture after the first call of a promotion whose stable Service already routes to the new Pods.
 async fn settling() -> Fixture {
     let fixture = at(100).await;
