@@ -11,9 +11,10 @@ mod proxy;
 mod suite;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{array, env};
+use std::{array, env, iter};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use http::Request;
@@ -562,14 +563,26 @@ async fn config(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Config>
     Ok(config)
 }
 
-/// Returns different free ports. They are released before they are used, so another process could take one.
+/// Ports that the kernel gives to nobody who asks for any port (by default it gives those from 32768 on).
+const PORTS: Range<u16> = 12_000..32_000;
+
+/// Holds a free port for a process that is started later, until the listener is dropped. A port that the kernel chooses would be given
+/// to another process meanwhile: test files that run at the same time open hundreds.
+///
+/// # Errors
+/// Returns `Err` if no port is free.
+pub fn hold_port() -> Result<TcpListener> {
+    let mut tries = iter::repeat_with(|| (Ipv4Addr::LOCALHOST, fastrand::u16(PORTS))).take(100);
+    let free = tries.find_map(|address| TcpListener::bind(address).ok());
+    free.context("no free port")
+}
+
+/// Returns different free ports.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let held: [_; N] = array::from_fn(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let held: [_; N] = array::from_fn(|_| hold_port());
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&held) {
-        let listener = listener
-            .as_ref()
-            .map_err(|error| anyhow!("no free port: {error}"))?;
+        let listener = listener.as_ref().map_err(|error| anyhow!("{error}"))?;
         *port = listener.local_addr()?.port();
     }
     Ok(ports)

@@ -23,7 +23,7 @@ pub use canary::{AbortEnd, Canary, Endpoints, History, Passes, count, split, upd
 pub use cluster::manifest::{apply, delete, parse};
 pub use cluster::{
     ApiServerFault, Cluster, Controller, PLUGIN_NAME, Proxy, RecordedRequest, Release,
-    SHORT_ELECTION, Setup, Suite, bind_reader, grant, program,
+    SHORT_ELECTION, Setup, Suite, bind_reader, grant, hold_port, program,
 };
 use cluster::{kubelet, manifest, process};
 pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};

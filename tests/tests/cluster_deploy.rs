@@ -2,14 +2,14 @@
 //! with the permissions, the Deployment and the ConfigMap of the cluster.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, PAUSES, a_promoted_canary_restores_the_table};
 use e2e_tests::{
     ApiServerFault, Canary, Cluster, Download, Proxy, Release, apply, appset_kustomization, count,
-    eventually, follow_install_page, management_account, plugin_binary, render, render_in, run,
+    eventually, follow_install_page, hold_port, management_account, plugin_binary, render,
+    render_in, run,
 };
 use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
@@ -111,9 +111,7 @@ async fn the_permissions_of_one_namespace_are_enough() -> Result<()> {
             .service_account_kubeconfig(NAMESPACE, "argo-rollouts")
             .await?;
         let proxy = Proxy::start_as(&account).await?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let metrics = listener.local_addr()?.to_string();
-        drop(listener);
+        let metrics = hold_port()?.local_addr()?.to_string();
         let variables = [
             ("KUBECONFIG", proxy.kubeconfig()),
             ("GLOO_PLUGIN_GC_AFTER", Path::new("1")),

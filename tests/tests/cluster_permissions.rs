@@ -5,14 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::updates::{AT_25, AT_100, IDLE};
 use e2e_tests::{
     Canary, Cluster, DEADLINE, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant,
-    run, split,
+    hold_port, run, split,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Event;
@@ -36,6 +35,8 @@ const HOLDS: &str = "gloo_router_guard_holds";
 /// Forbidden reads of a table. VerifyWeight does not report them to the controller.
 const FORBIDDEN: &str =
     r#"gloo_router_api_requests_total{cluster="local",verb="get",kind="RouteTable",code="403"}"#;
+/// Whether the cache has all tables.
+const SYNCED: &str = r#"gloo_router_watch_synced{cluster="local",kind="RouteTable"}"#;
 /// Reasons of Events that the plugin itself writes.
 const PLUGIN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
 const OLD: &str = "old";
@@ -157,7 +158,7 @@ impl Case {
         let mut cases = Vec::new();
         for missing in permissions().into_iter().map(Some).chain([None]) {
             let name = format!("less-{}", cases.len());
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let listener = hold_port()?;
             cases.push(Self {
                 missing,
                 plugin: format!("example/{name}"),
@@ -223,7 +224,21 @@ impl Case {
         endpoints.set_endpoints(STABLE, &[OLD]).await?;
         let mut works = BTreeSet::new();
 
-        let update = canary.change_spec(self.new_version());
+        let mut spec = self.new_version();
+        if self.has_only_the_cache() {
+            // The controller starts a plugin for the first Rollout that names it, and until the cache is filled, calls read tables.
+            let template = spec
+                .as_object_mut()
+                .and_then(|spec| spec.remove("template"));
+            canary.change_spec(spec).await?;
+            eventually("the cache has all tables", async || {
+                ensure!(self.count(SYNCED).await? == 1, "{SYNCED} is not 1");
+                Ok(())
+            })
+            .await?;
+            spec = json!({ "template": template });
+        }
+        let update = canary.change_spec(spec);
         if self
             .reaches(&canary, update, |_, split| split == AT_25)
             .await?
@@ -240,6 +255,12 @@ impl Case {
             canary,
             endpoints,
         })
+    }
+
+    /// Whether the plugin cannot read single tables.
+    fn has_only_the_cache(&self) -> bool {
+        let is_get = |it: Permissions| it.resource == "routetables" && it.verbs.contains(&"get");
+        self.missing.is_some_and(is_get)
     }
 
     async fn drift(
