@@ -136,6 +136,19 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// Whether the API server did not answer in time, so that the same may succeed later.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        match self {
+            Self::NotWritten(_) | Self::NotRead(_) => true,
+            Self::Store(error) => error.is_unavailable(),
+            Self::Read { source, .. } | Self::Policies { source, .. } => source.is_unavailable(),
+            Self::NotRestored { source, .. } => source.is_unanswered(),
+            _ => false,
+        }
+    }
+}
+
 /// The failures of a call. Displayed as one line that is short enough for an event: long reasons are cut so that the name of
 /// every object is shown.
 #[derive(Debug)]

@@ -252,7 +252,9 @@ pub enum RepairOutcome {
     FencedRollout,
     /// Another client wrote the table at the same time.
     Conflict,
-    /// The table could not be planned, read or written.
+    /// The API server did not answer in time. The repair is made again.
+    Unanswered,
+    /// The table could not be planned, or the API server refused the write.
     Failed,
 }
 
@@ -264,6 +266,7 @@ impl RepairOutcome {
             Self::FencedLease => "fenced_lease",
             Self::FencedRollout => "fenced_rollout",
             Self::Conflict => "conflict",
+            Self::Unanswered => "unanswered",
             Self::Failed => "failed",
         }
     }
@@ -277,7 +280,10 @@ impl fmt::Display for RepairOutcome {
             Self::FencedLease => "another controller may be the leader",
             Self::FencedRollout => "the Rollout has changed since its last call",
             Self::Conflict => "another client wrote it at the same time",
-            Self::Failed => "it cannot be read, planned or written, and the plugin's log says why",
+            Self::Unanswered => {
+                "the API server has not answered in time, so it is repaired again later"
+            }
+            Self::Failed => "it cannot be planned or written, and the plugin's log says why",
         })
     }
 }

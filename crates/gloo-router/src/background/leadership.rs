@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use route_store::{Controller, Leadership, LeaseReader, Priority, with_priority};
+use route_store::{Controller, Leadership, LeaseReader, Priority, StoreError, with_priority};
 use tracing::info;
 
 use crate::lock;
@@ -42,49 +42,47 @@ impl<L: LeaseReader> LeaseFence<L> {
     /// instance id of the controller, which is part of the Lease's name from release 1.10 on.
     pub(crate) async fn read_holder(&mut self, instance: Option<String>) {
         self.instance = instance;
-        self.leadership().await;
+        // The fence reads it again before each write.
+        let _ = self.leadership().await;
     }
 
-    /// Reads the leadership and reports it. Returns `None` if the API server did not answer.
-    async fn leadership(&self) -> Option<Leadership> {
+    /// Reads the leadership and reports it.
+    async fn leadership(&self) -> Result<Leadership, StoreError> {
         let leadership = self.read_leadership().await;
         let leads = match leadership {
-            Some(Leadership::Leader) => Some(true),
-            Some(Leadership::NotLeader) => Some(false),
-            Some(Leadership::Unknown) | None => None,
+            Ok(Leadership::Leader) => Some(true),
+            Ok(Leadership::NotLeader) => Some(false),
+            Ok(Leadership::Unknown) | Err(_) => None,
         };
         self.observer.observe(&Report::Leads(leads));
         leadership
     }
 
-    async fn read_leadership(&self) -> Option<Leadership> {
+    async fn read_leadership(&self) -> Result<Leadership, StoreError> {
         let names = lock(&self.controller).leases(self.instance.as_deref());
         let mut leases = Vec::new();
         for name in names {
-            match self.leases.lease(&name).await {
-                Ok(lease) => leases.extend(lease),
-                Err(error) => {
-                    info!("the controller's Lease cannot be read: {error}");
-                    return None;
-                }
-            }
+            let lease = self.leases.lease(&name).await;
+            leases.extend(lease.inspect_err(|error| {
+                info!("the controller's Lease cannot be read: {error}");
+            })?);
         }
-        Some(lock(&self.controller).leadership_now(&leases, self.request_timeout))
+        Ok(lock(&self.controller).leadership_now(&leases, self.request_timeout))
     }
 }
 
 impl<L: LeaseReader> Fence for LeaseFence<L> {
-    async fn allows(&self) -> bool {
-        let leadership = with_priority(Priority::Repair, self.leadership()).await;
-        match leadership {
-            Some(Leadership::Leader | Leadership::Unknown) => true,
-            Some(Leadership::NotLeader) => {
+    async fn allows(&self) -> Option<bool> {
+        match with_priority(Priority::Repair, self.leadership()).await {
+            Ok(Leadership::Leader | Leadership::Unknown) => Some(true),
+            Ok(Leadership::NotLeader) => {
                 info!(
                     "nothing is written between the calls: another controller is the leader, or the Lease is not renewed"
                 );
-                false
+                Some(false)
             }
-            None => false,
+            Err(error) if error.is_unavailable() => None,
+            Err(_) => Some(false),
         }
     }
 }
@@ -94,7 +92,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use gloo_types::ObjectKey;
-    use route_store::{Lease, StoreError};
+    use route_store::Lease;
 
     use super::*;
 
@@ -133,7 +131,11 @@ mod tests {
     }
 
     /// Checks whether the controller with the instance id `blue` on host `pod-1` may write.
-    async fn check_change(at_start: fn(&str) -> Holder, later: fn(&str) -> Holder, expect: bool) {
+    async fn check_change(
+        at_start: fn(&str) -> Holder,
+        later: fn(&str) -> Holder,
+        expect: Option<bool>,
+    ) {
         let controller = Controller::new("argo-rollouts", "pod-1");
         let reported = Arc::new(Reported::default());
         let leases = Arc::new(Leases {
@@ -147,11 +149,11 @@ mod tests {
         assert_eq!(fence.allows().await, expect);
         let reported = reported.0.lock().unwrap();
         assert_eq!(reported.len(), 2, "each read is reported");
-        assert_ne!(reported[1], Some(!expect));
+        assert!(reported[1].is_none() || reported[1] == expect);
     }
 
-    async fn check(holder: fn(&str) -> Holder, expect: bool) {
-        check_change(holder, holder, expect).await;
+    async fn check(holder: fn(&str) -> Holder, expect: impl Into<Option<bool>>) {
+        check_change(holder, holder, expect.into()).await;
     }
 
     fn with_instance(name: &str, holder: &'static str) -> Holder {
@@ -176,6 +178,13 @@ mod tests {
             })
         };
         check(forbidden, false).await;
+        let unanswered = |name: &str| {
+            Err(StoreError::CallEnded {
+                verb: "get",
+                what: name.into(),
+            })
+        };
+        check(unanswered, None).await;
     }
 
     /// With `hostNetwork`, all controllers on a node have the same host name.
@@ -184,7 +193,7 @@ mod tests {
         check_change(
             |name| with_instance(name, "pod-1_b"),
             |name| with_instance(name, "pod-1_c"),
-            false,
+            Some(false),
         )
         .await;
         // The controller without an instance id has the other Lease.
@@ -203,6 +212,6 @@ mod tests {
                 "pod-1_a"
             }))
         };
-        check_change(beside, deposed, false).await;
+        check_change(beside, deposed, Some(false)).await;
     }
 }

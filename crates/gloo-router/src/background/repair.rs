@@ -10,7 +10,7 @@
 //!        fences: the live Rollout, the controller's Lease, no running call
 //!                          |
 //!                          v
-//!                one guarded PATCH, no second try
+//!                one guarded PATCH, made again only if the API server does not answer
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -42,6 +42,9 @@ const WAIT: Duration = Duration::from_millis(100);
 const GROWING_WAIT: Duration = Duration::from_millis(500);
 /// Deadline of a repair.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits of the pause before a repair is made again that the API server did not answer. It doubles.
+const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// Pause between two checks whether all tables and Rollouts are known.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Interval between two counts of the fights.
@@ -118,6 +121,9 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 },
                 Some(mut ended) = running.next() => {
                     under_way.remove(&ended.part);
+                    if ended.outcome == Some(RepairOutcome::Unanswered) {
+                        scheduled.again(ended.part.clone(), ended.since, Instant::now());
+                    }
                     if self.begins_fight(&ended) {
                         let with = ended.with.take();
                         reporting.push(self.report_fight(ended.part.table, ended.rollout, with).boxed());
@@ -319,6 +325,18 @@ impl Scheduled {
         }
     }
 
+    /// Schedules a repair that the API server did not answer, unless a later change has.
+    fn again(&mut self, part: Part, since: Instant, now: Instant) {
+        // As long as it has failed so far, so that the pause doubles.
+        let pause = (now - since).clamp(RETRY, LONGEST_RETRY);
+        self.0.entry(part).or_insert(Pending {
+            since,
+            due: now + pause,
+            generation: None,
+            is_restarted: false,
+        });
+    }
+
     /// Cancels a repair, because the table needs none.
     fn forget(&mut self, part: &Part) {
         self.0.remove(part);
@@ -382,5 +400,21 @@ mod tests {
         assert_eq!(scheduled.next(), Some(at(450)));
         scheduled.forget(&part());
         assert_eq!(scheduled.next(), None);
+    }
+
+    #[test]
+    fn the_pause_before_an_unanswered_repair_doubles() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        for (failed, expect) in [(0, 1), (1, 2), (5, 10), (59, 118), (300, 360)] {
+            let mut scheduled = Scheduled::default();
+            scheduled.again(part(), begin, at(failed));
+            assert_eq!(scheduled.next(), Some(at(expect)), "{failed}");
+            // A change that was seen after its predecessor had planned comes first.
+            let mut scheduled = Scheduled::default();
+            scheduled.changed(part(), Some(1), at(failed), at(failed) + WAIT);
+            scheduled.again(part(), begin, at(failed));
+            assert_eq!(scheduled.next(), Some(at(failed) + WAIT), "{failed}");
+        }
     }
 }

@@ -38,6 +38,8 @@ struct World {
     /// Name of the table that the Rollout selects.
     selected: Mutex<String>,
     is_leader: AtomicBool,
+    /// Whether the next read of the Lease is not answered.
+    is_lease_unread: AtomicBool,
     /// A table that another client writes between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
     /// Why changes of tables are not seen.
@@ -130,11 +132,14 @@ const CHANGES: usize = 8;
 struct Lease(Arc<World>);
 
 impl Fence for Lease {
-    async fn allows(&self) -> bool {
+    async fn allows(&self) -> Option<bool> {
         if let Some(table) = self.0.meanwhile.lock().unwrap().take() {
             self.0.store.put(table).unwrap();
         }
-        self.0.is_leader.load(Ordering::Relaxed)
+        match self.0.is_lease_unread.swap(false, Ordering::Relaxed) {
+            true => None,
+            false => Some(self.0.is_leader.load(Ordering::Relaxed)),
+        }
     }
 }
 
@@ -165,6 +170,7 @@ impl Fixture {
             known: Mutex::default(),
             selected: Mutex::new("web".into()),
             is_leader: AtomicBool::new(true),
+            is_lease_unread: AtomicBool::new(false),
             meanwhile: Mutex::default(),
             unseen: Mutex::default(),
             reports: Mutex::default(),
@@ -497,6 +503,34 @@ async fn nothing_is_written_past_a_fence() {
         it.world.store.fail_next_patch(error);
     };
     check_fence(refuse, &[Failed]).await;
+}
+
+/// Lets requests of a repair get no answer. They fail in less than a second, so that repairs begin after 0.5, 1.5 and 3 s.
+async fn check_unanswered(fail: impl Fn(&Fixture), repairs: usize) {
+    let fixture = Fixture::at_25().await;
+    fixture.write(with_shares(fixture.table(), [40, 60]));
+    for _ in 1..repairs {
+        fail(&fixture);
+        sleep(Duration::from_secs(1)).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    let mut expect = vec![RepairOutcome::Unanswered; repairs - 1];
+    expect.push(RepairOutcome::Written);
+    assert_eq!(fixture.outcomes(), expect);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_is_not_answered_is_made_again() {
+    let unanswered = || StoreError::CallEnded {
+        verb: "patch",
+        what: "RouteTable mesh/web".into(),
+    };
+    let patch = |it: &Fixture| it.world.store.fail_next_patch(unanswered());
+    check_unanswered(patch, 2).await;
+    check_unanswered(patch, 3).await;
+    let lease = |it: &Fixture| it.world.is_lease_unread.store(true, Ordering::Relaxed);
+    check_unanswered(lease, 2).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
+use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, error_chain};
 use route_planner::{
     Plan, Portion, belongs_to, involved, is_for_table, is_rest, plan, plan_toward_stable, restore,
 };
@@ -74,7 +74,8 @@ pub(crate) enum Drift {
 
 /// Permission to write outside of calls: whether the controller that started this process is the leader.
 pub(crate) trait Fence: Send + Sync + 'static {
-    fn allows(&self) -> impl Future<Output = bool> + Send;
+    /// Returns `None` if the API server did not answer.
+    fn allows(&self) -> impl Future<Output = Option<bool>> + Send;
 }
 
 /// The outcome of restoring a table.
@@ -313,10 +314,7 @@ impl<S: Store> GlooRouter<S> {
         let (live, is_deleting) = match self.live_rollout(rollout).await {
             Ok(Some((live, is_deleting))) => (Some(live), is_deleting),
             Ok(None) => (None, false),
-            Err(error) => {
-                info!(%rollout, route_table = %table, "not repaired: {error}");
-                return Some(RepairOutcome::Failed);
-            }
+            Err(error) => return Some(not_repaired(part, &error.into())),
         };
         let outdated = standing.outdated(live.as_ref(), is_deleting);
         let Some(live) = live.filter(|_| outdated.is_none()) else {
@@ -339,12 +337,18 @@ impl<S: Store> GlooRouter<S> {
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
-        let document = selected.tables.iter().find(|it| it.key() == table)?;
+        let Some(document) = selected.tables.iter().find(|it| it.key() == table) else {
+            // Either the Rollout no longer selects it, or it could not be read.
+            let unanswered = selected.failures.iter().find(|it| it.is_unanswered())?;
+            return Some(not_repaired(part, unanswered));
+        };
         if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
             return None;
         }
-        if !fence.allows().await {
-            return Some(RepairOutcome::FencedLease);
+        match fence.allows().await {
+            Some(true) => {}
+            Some(false) => return Some(RepairOutcome::FencedLease),
+            None => return Some(RepairOutcome::Unanswered),
         }
         let only = RepairScope {
             table,
@@ -363,10 +367,7 @@ impl<S: Store> GlooRouter<S> {
             None => Some(RepairOutcome::Written),
             Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
-            Some(failure) => {
-                info!(%rollout, route_table = %table, "not repaired: {failure}");
-                Some(RepairOutcome::Failed)
-            }
+            Some(failure) => Some(not_repaired(part, failure)),
         }
     }
 
@@ -471,7 +472,7 @@ impl<S: Store> GlooRouter<S> {
         };
         // A policy is deleted before its routes.
         for policy in policies.iter().filter(is_left) {
-            if !fence.allows().await {
+            if fence.allows().await != Some(true) {
                 return Ok(Collected::Failed);
             }
             self.delete_policy(rollout, policy).await?;
@@ -480,11 +481,21 @@ impl<S: Store> GlooRouter<S> {
             return Ok(Collected::Skipped);
         }
         // Asked again: the requests before may have taken longer than the controller's Lease lasts.
-        if !fence.allows().await {
+        if fence.allows().await != Some(true) {
             return Ok(Collected::Failed);
         }
         carry_out(&*self.store, &plan).await?;
         Ok(Collected::Restored(About::of(&document)))
+    }
+}
+
+/// Logs why a table was not repaired.
+fn not_repaired(part: &Part, why: &Failure) -> RepairOutcome {
+    let Part { rollout, table } = part;
+    info!(%rollout, route_table = %table, "not repaired: {}", error_chain(why));
+    match why.is_unanswered() {
+        true => RepairOutcome::Unanswered,
+        false => RepairOutcome::Failed,
     }
 }
 

@@ -121,7 +121,7 @@ impl<S: Store> GlooRouter<S> {
                 return false;
             }
         };
-        if !fence.allows().await {
+        if fence.allows().await != Some(true) {
             return false;
         }
         let rest = DesiredWeight {

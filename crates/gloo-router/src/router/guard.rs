@@ -480,7 +480,7 @@ impl<S: Store> GlooRouter<S> {
         let live = self.live_rollout(key).await?;
         let live = live.filter(|(live, _)| live.metadata.uid == promotion.uid);
         // Another controller's plugin may have ended this hold, and grown the canary of the next version.
-        if !fence.allows().await {
+        if fence.allows().await != Some(true) {
             return Err(Failure::NotWritten(format!("Rollout {key}")));
         }
         let request = live.and_then(|(live, _)| {

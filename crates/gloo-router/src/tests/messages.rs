@@ -166,7 +166,8 @@ fn after_report(it: &Report) -> Option<Report> {
             RepairOutcome::Written => repair(RepairOutcome::FencedLease),
             RepairOutcome::FencedLease => repair(RepairOutcome::FencedRollout),
             RepairOutcome::FencedRollout => repair(RepairOutcome::Conflict),
-            RepairOutcome::Conflict => repair(RepairOutcome::Failed),
+            RepairOutcome::Conflict => repair(RepairOutcome::Unanswered),
+            RepairOutcome::Unanswered => repair(RepairOutcome::Failed),
             RepairOutcome::Failed => R::Fight {
                 rollout: about_rollout,
                 table: about_table,

@@ -23,13 +23,13 @@ impl Allows {
 }
 
 impl Fence for Allows {
-    async fn allows(&self) -> bool {
+    async fn allows(&self) -> Option<bool> {
         let left = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                 left.checked_sub(1)
             });
-        left.is_ok()
+        Some(left.is_ok())
     }
 }
 
@@ -162,11 +162,11 @@ struct After {
 }
 
 impl Fence for After {
-    async fn allows(&self) -> bool {
+    async fn allows(&self) -> Option<bool> {
         let mut called = with_status(json!({"stableRS": "s1", "currentPodHash": "c2"}));
         canary(&mut called).steps = serde_json::from_value(self.steps.clone()).unwrap();
         self.fixture.set_weight(&called, 40).await.unwrap();
-        true
+        Some(true)
     }
 }
 

@@ -22,8 +22,8 @@ use crate::report::RepairOutcome;
 pub(super) struct Leader;
 
 impl Fence for Leader {
-    async fn allows(&self) -> bool {
-        true
+    async fn allows(&self) -> Option<bool> {
+        Some(true)
     }
 }
 

@@ -93,17 +93,6 @@ async fn act(world: &Arc<World>) {
         controller.serve();
     }
     sleep(REST).await;
-    if world.has_failed() {
-        // What fails is repeated by the next pass, which each controller makes within 15 minutes. It makes more of them while
-        // a promotion is held.
-        for _ in 0..10 {
-            for controller in &mut controllers {
-                controller.reconcile().await;
-            }
-            sleep(AGAIN).await;
-        }
-        sleep(REST / 2).await;
-    }
     world.check_rest();
     for router in routers {
         router.stop().await;

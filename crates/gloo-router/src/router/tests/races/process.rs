@@ -276,7 +276,7 @@ impl Process {
             .await
             .unwrap_or_else(|_| {
                 let text = format!("{}: {verb} times out", self.name);
-                self.world.timed_out(text);
+                self.world.note(text);
                 Err(if deadline < end {
                     StoreError::CallEnded { verb, what }
                 } else {
@@ -317,11 +317,11 @@ fn change(key: ObjectKey, kind: ChangeKind) -> Change {
 pub(super) struct Lease(pub(super) Arc<Process>);
 
 impl Fence for Lease {
-    async fn allows(&self) -> bool {
+    async fn allows(&self) -> Option<bool> {
         let Process { world, name, .. } = &*self.0;
         let asked = self.0.ask("get", "the Lease", async {}).await;
-        let allows = asked.is_ok() && world.is_fence_open(name);
-        world.note(format!("  {name}: the fence is open: {allows}"));
+        let allows = asked.ok().map(|()| world.is_fence_open(name));
+        world.note(format!("  {name}: the fence is open: {allows:?}"));
         allows
     }
 }

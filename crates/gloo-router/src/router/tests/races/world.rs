@@ -75,8 +75,6 @@ struct State {
     /// The tables as their owner means them.
     owners: BTreeMap<ObjectKey, Value>,
     processes: Vec<Arc<Process>>,
-    /// Whether a request has failed: what it was for is not repeated before the next call.
-    has_failed: bool,
     /// When another controller may be the leader.
     lost_at: Option<Instant>,
 }
@@ -153,7 +151,6 @@ impl World {
             expect: names.map(|it| (it.to_owned(), Expect::default())).collect(),
             owners: owners.collect(),
             processes: Vec::new(),
-            has_failed: setup.is_faulty,
             lost_at: None,
         };
         Arc::new(Self {
@@ -202,16 +199,6 @@ impl World {
 
     pub(super) fn violation(&self, text: impl Into<String>) {
         self.state().violated(text.into());
-    }
-
-    pub(super) fn timed_out(&self, text: String) {
-        let mut state = self.state();
-        state.note(text);
-        state.has_failed = true;
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.state().has_failed
     }
 
     /// Waits until the scheduler chooses this task. Returns whether its request succeeds.
