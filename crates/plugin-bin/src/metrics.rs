@@ -247,7 +247,7 @@ impl Metrics {
             background: BackgroundMetrics {
                 repairs: register.add(
                     "repairs",
-                    "Repairs of drift, by outcome: written, fenced_lease, fenced_rollout, conflict or failed",
+                    "Repairs of drift, by outcome: written, fenced_lease, fenced_rollout, conflict, unanswered or failed",
                 ),
                 repair_delay: register.put(
                     "repair_delay_seconds",

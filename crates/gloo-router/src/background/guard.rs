@@ -31,7 +31,7 @@ use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, observation_o
 
 /// Deadline of a release.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before a failed release is tried again.
+/// Pause before a failed release or read is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Releases held promotions.
@@ -84,7 +84,9 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         let holds = self.router.holds();
         let mut endpoints = self.router.watch_endpoints(&promotion);
         let mut pods = KnownPods::default();
+        let mut known: Option<Vec<Endpoint>> = None;
         let mut observation: Option<Readiness> = None;
+        let mut is_changed = false;
         // The call that began the hold has just checked the endpoints, so nothing is due yet.
         let mut due: Option<Instant> = None;
         let mut release: Option<HoldEnd> = None;
@@ -97,23 +99,31 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
                 }
             };
             tokio::select! {
-                known = endpoints.next() => {
-                    observation = match known.flatten() {
-                        Some(known) => self.observe(&promotion, &known, &mut pods).await,
-                        None => None,
-                    };
-                    holds.set_observation(&promotion, observation.clone());
+                next = endpoints.next() => {
+                    known = next.flatten();
+                    observation = None;
                 }
-                Ok(()) = rollout.changed() => {
-                    if self.within(self.router.is_still_promoted(&promotion)).await == Some(false) {
-                        is_superseded = true;
-                        release = Some(HoldEnd::Broken);
-                    }
-                }
+                Ok(()) = rollout.changed() => is_changed = true,
                 () = is_due => {}
             }
+            if is_changed {
+                let is_promoted = self.within(self.router.is_still_promoted(&promotion)).await;
+                is_changed = is_promoted.is_none();
+                if is_promoted == Some(false) {
+                    is_superseded = true;
+                    release = Some(HoldEnd::Broken);
+                }
+            }
+            if observation.is_none() {
+                observation = match &known {
+                    Some(known) => self.observe(&promotion, known, &mut pods).await,
+                    None => None,
+                };
+                holds.set_observation(&promotion, observation.clone());
+            }
             let now = Instant::now();
-            due = None;
+            let is_unanswered = is_changed || known.is_some() && observation.is_none();
+            due = is_unanswered.then(|| now + RETRY);
             if release.is_none()
                 && let Some(observation) = &observation
                 && holds.holds(&promotion)
@@ -121,7 +131,8 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
                 let decision = self.router.decide(&promotion, observation);
                 release = end_of(&decision);
                 if let Decision::Hold { until, .. } = decision {
-                    due = Some(holds.at(until));
+                    let until = holds.at(until);
+                    due = Some(due.map_or(until, |due| due.min(until)));
                 }
             }
             if let Some(end) = release {

@@ -437,6 +437,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
         "fenced_lease",
         "fenced_rollout",
         "conflict",
+        "unanswered",
         "failed",
     ] {
         metrics

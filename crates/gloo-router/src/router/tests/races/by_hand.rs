@@ -2,6 +2,7 @@
 
 use tokio::time::sleep;
 
+use super::super::guard::{pod, slice};
 use super::super::*;
 use super::process::{Process, start};
 use super::world::{FIRST, Mode, Setup, World};
@@ -95,6 +96,7 @@ const REPAIR: &[&str] = &[
     "one: get the Lease is answered",
 ];
 const SENT: &[&str] = &["one: patch shop is sent"];
+const PODS: &[&str] = &["one: list Pods", "one: list Pods is answered"];
 
 /// A fight is reported after a read so slow that the next repair of the table is under way. The repair after that has
 /// to wait for it.
@@ -190,5 +192,47 @@ async fn a_repair_that_meets_another_rollouts_call_is_made_after_it() {
     };
     join(call, events).await;
     assert_eq!(table.world.shares(&key()), [25, 0]);
+    table.end().await;
+}
+
+/// A new Pod appears behind the Service of a held promotion, and the API server does not say to which version it belongs.
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_although_a_read_of_the_pods_is_not_answered() {
+    let table = Table::new(&["a"]).await;
+    let api = &table.world.api;
+    api.put_pod(pod("old", "s1")).unwrap();
+    api.put_pod(pod("new", "c1")).unwrap();
+    let serve = |service, pods: &[&str]| api.put_endpoint_slice(slice(service, pods)).unwrap();
+    serve("a", &["old"]);
+    serve("a-canary", &["new"]);
+    let mut promoted = rollout_of("a");
+    let status = json!({
+        "stableRS": "c1", "currentPodHash": "c1",
+        "canary": {"weights": {"canary": {"weight": 100, "podTemplateHash": "c1"}}},
+    });
+    json_patch::merge(&mut promoted["status"], &status);
+    table
+        .world
+        .put_rollout(&ObjectKey::new("shop", "a"), Some(promoted.clone()));
+    table.set_weight(promoted, 0).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(table.world.shares(&key()), [100]);
+    table.world.set_mode(Mode::Chooses);
+    api.put_pod(pod("newer", "c1")).unwrap();
+    serve("a", &["new", "newer"]);
+    sleep(MOMENT).await;
+    table.check_waiting(&PODS[..1]);
+    // Longer than the guard waits for an answer.
+    sleep(Duration::from_secs(7)).await;
+    table.check_waiting(&[PODS[0], PODS[0]]);
+    // Nobody waits for the first one any more.
+    table.go(&PODS[..1]).await;
+    table.go(PODS).await;
+    // The endpoints have to stay as they are.
+    sleep(Duration::from_secs(6)).await;
+    for part in [REPAIR, READ, SENT, WRITE] {
+        table.go(part).await;
+    }
+    assert_eq!(table.world.shares(&key()), [0]);
     table.end().await;
 }
