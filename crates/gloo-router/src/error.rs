@@ -137,7 +137,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the API server did not answer in time, so that the same may succeed later.
+    /// Whether the API server did not answer in time, so that another try may succeed.
     pub(crate) const fn is_unanswered(&self) -> bool {
         match self {
             Self::NotWritten(_) | Self::NotRead(_) => true,

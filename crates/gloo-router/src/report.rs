@@ -252,7 +252,7 @@ pub enum RepairOutcome {
     FencedRollout,
     /// Another client wrote the table at the same time.
     Conflict,
-    /// The API server did not answer in time. The repair is made again.
+    /// The API server did not answer in time. The repair is tried again.
     Unanswered,
     /// The table could not be planned, or the API server refused the write.
     Failed,
@@ -280,9 +280,7 @@ impl fmt::Display for RepairOutcome {
             Self::FencedLease => "another controller may be the leader",
             Self::FencedRollout => "the Rollout has changed since its last call",
             Self::Conflict => "another client wrote it at the same time",
-            Self::Unanswered => {
-                "the API server has not answered in time, so it is repaired again later"
-            }
+            Self::Unanswered => "the API server has not answered in time; the plugin tries again",
             Self::Failed => "it cannot be planned or written, and the plugin's log says why",
         })
     }

@@ -33,7 +33,7 @@ use route_planner::IntentKind;
 use route_store::{Priority, Store, with_context};
 
 pub(crate) use self::{
-    background::{Background, Collected, Drift, Fence},
+    background::{Background, Collected, Drift, Fence, LONGEST_RETRY, RETRY},
     guard::{Promotion, Release, end_of, observation_of},
 };
 pub use self::{

@@ -27,12 +27,10 @@ use tracing::debug;
 
 use super::Watched;
 use crate::report::HoldEnd;
-use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, observation_of};
+use crate::router::{Fence, GlooRouter, Promotion, RETRY, Release, end_of, observation_of};
 
 /// Deadline of a release.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before a failed release or read is tried again.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Releases held promotions.
 pub(crate) struct PromotionGuard<S, W, F> {

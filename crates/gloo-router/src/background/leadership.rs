@@ -62,10 +62,10 @@ impl<L: LeaseReader> LeaseFence<L> {
         let names = lock(&self.controller).leases(self.instance.as_deref());
         let mut leases = Vec::new();
         for name in names {
-            let lease = self.leases.lease(&name).await;
-            leases.extend(lease.inspect_err(|error| {
+            let lease = self.leases.lease(&name).await.inspect_err(|error| {
                 info!("the controller's Lease cannot be read: {error}");
-            })?);
+            })?;
+            leases.extend(lease);
         }
         Ok(lock(&self.controller).leadership_now(&leases, self.request_timeout))
     }

@@ -33,7 +33,7 @@ use super::Watched;
 use crate::collect::Part;
 use crate::fights::FieldManager;
 use crate::report::{About, RepairOutcome, Report};
-use crate::router::{Drift, Fence, GlooRouter};
+use crate::router::{Drift, Fence, GlooRouter, LONGEST_RETRY, RETRY};
 use crate::standing::Standing;
 
 /// Pause before a repair, since the other client may write again.
@@ -42,9 +42,6 @@ const WAIT: Duration = Duration::from_millis(100);
 const GROWING_WAIT: Duration = Duration::from_millis(500);
 /// Deadline of a repair.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Limits of the pause before a repair is made again that the API server did not answer. It doubles.
-const RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// Pause between two checks whether all tables and Rollouts are known.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Interval between two counts of the fights.
@@ -325,9 +322,9 @@ impl Scheduled {
         }
     }
 
-    /// Schedules a repair that the API server did not answer, unless a later change has.
+    /// Schedules a repair again that got no answer, unless a later change has scheduled one.
     fn again(&mut self, part: Part, since: Instant, now: Instant) {
-        // As long as it has failed so far, so that the pause doubles.
+        // A pause as long as all tries so far, so that it doubles.
         let pause = (now - since).clamp(RETRY, LONGEST_RETRY);
         self.0.entry(part).or_insert(Pending {
             since,

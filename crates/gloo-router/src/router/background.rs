@@ -1,11 +1,12 @@
 //! Work of the router outside of calls: it carries out the last SetWeight again for one table, and restores tables of deleted
 //! Rollouts.
 //!
-//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event, or
-//! another check if it is one of this process.
+//! Plans and writes are those of a call. A write that conflicts is not retried: the other write causes another event, or another
+//! check if it is one of this process. The caller tries again what gets no answer.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, error_chain};
@@ -33,6 +34,11 @@ use crate::from_rpc::{self, Policy, Request};
 use crate::lock;
 use crate::report::{About, Behind, OrphanCause, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
+
+/// The first pause before work outside of calls is tried again.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// The longest one, where the pauses double.
+pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// The annotation with which the owner of a table turns off repairs.
 const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";

@@ -2,7 +2,6 @@
 //! Rollouts once it is, and forgets deleted Rollouts.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
@@ -11,15 +10,10 @@ use route_store::{Decision, PluginBlock, Priority, RolloutKeeper, Store, TableKe
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Fence, GlooRouter, outside::TakenOver};
+use super::{Fence, GlooRouter, LONGEST_RETRY, RETRY, outside::TakenOver};
 use crate::from_rpc::{self, Policy};
 use crate::lock;
 use crate::report::Report;
-
-/// The first pause before a failed restore is tried again. It doubles.
-const RETRY: Duration = Duration::from_secs(1);
-/// The longest one.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Whether the status of a Rollout says that all traffic goes to the stable version.
 fn is_at_rest(rollout: &Rollout) -> bool {
