@@ -147,6 +147,23 @@ impl Failure {
             _ => false,
         }
     }
+
+    /// Whether another try may succeed although nothing else changes.
+    pub(crate) const fn may_succeed_later(&self) -> bool {
+        self.is_unanswered() || matches!(self, Self::Store(StoreError::Conflict(_)))
+    }
+}
+
+impl ShiftError {
+    /// Whether another try may succeed although nothing else changes.
+    pub(crate) fn may_succeed_later(&self) -> bool {
+        let failures = match self {
+            Self::Unusable { failures, .. } => failures.as_ref(),
+            Self::Partial(failures) => Some(failures),
+            _ => None,
+        };
+        failures.is_some_and(|failures| failures.0.iter().any(Failure::may_succeed_later))
+    }
 }
 
 /// The failures of a call. Displayed as one line that is short enough for an event: long reasons are cut so that the name of

@@ -246,15 +246,15 @@ impl HoldEnd {
 pub enum RepairOutcome {
     /// The weights are in force again.
     Written,
-    /// Another controller may be the leader.
+    /// Another controller is the leader, or the Lease may not be read.
     FencedLease,
     /// The Rollout no longer admits the weight of its last call.
     FencedRollout,
     /// Another client wrote the table at the same time.
     Conflict,
-    /// The API server did not answer in time. The repair is tried again.
+    /// Something could not be read or written in time, or the controller was late to renew its Lease. The repair is tried again.
     Unanswered,
-    /// The table could not be planned, or the API server refused the write.
+    /// A table could not be planned, or the API server refused a request.
     Failed,
 }
 

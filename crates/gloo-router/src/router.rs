@@ -56,8 +56,9 @@ pub struct GlooRouter<S> {
     store: Arc<S>,
     policy: Policy,
     memory: Memory,
-    /// Rollouts at rest whose calls were answered before their tables were known.
-    deferred: Mutex<BTreeSet<ObjectKey>>,
+    /// Rollouts at rest whose calls were answered before their tables were known. `None` once these are restored: later calls are
+    /// not deferred.
+    deferred: Mutex<Option<BTreeSet<ObjectKey>>>,
     holds: Holds,
     guards_promotions: bool,
     call_timeout: Option<Duration>,
@@ -72,7 +73,7 @@ impl<S: Store> GlooRouter<S> {
             store,
             policy,
             memory: Memory::default(),
-            deferred: Mutex::default(),
+            deferred: Mutex::new(Some(BTreeSet::new())),
             holds: Holds::default(),
             guards_promotions: true,
             call_timeout: None,

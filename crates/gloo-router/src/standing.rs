@@ -175,9 +175,14 @@ impl StandingIntents {
         repeats
     }
 
+    /// Whether a call for the Rollout has begun since this process started.
+    pub(crate) fn is_called(&self, rollout: &ObjectKey) -> bool {
+        self.called.contains(rollout)
+    }
+
     /// Restores an intent from before the start of this process, unless a call has replaced it.
     pub(crate) fn resume(&mut self, rollout: &ObjectKey, standing: Standing) {
-        if !self.called.contains(rollout) {
+        if !self.is_called(rollout) {
             self.rollouts.insert(rollout.clone(), standing);
         }
     }

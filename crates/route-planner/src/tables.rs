@@ -51,6 +51,8 @@ pub struct TableWrite {
     pub grows: bool,
     /// Whether the MirrorPolicies of the table are changed too.
     pub with_policies: bool,
+    /// Whether it moves traffic toward stable only, because something else has failed.
+    pub is_partial: bool,
     /// Whether a share may grow if the table has to be planned again.
     may_grow: bool,
 }
@@ -207,6 +209,7 @@ impl TableWrite {
             plan,
             grows,
             with_policies: true,
+            is_partial: false,
             may_grow: true,
         }
     }
@@ -223,6 +226,7 @@ impl TableWrite {
             plan,
             grows: false,
             with_policies,
+            is_partial: true,
             may_grow: false,
         })
     }

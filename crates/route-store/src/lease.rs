@@ -73,8 +73,10 @@ impl Lease {
 pub enum Leadership {
     /// No Lease exists, or the Lease is stale and this controller has never held one: it runs without leader election.
     Unknown,
-    /// Another controller is the leader, or this one has not renewed the Lease in time.
+    /// Another controller is the leader, or this one has lost the Lease.
     NotLeader,
+    /// The controller holds the Lease, but might lose it during a request if it does not renew it soon.
+    Late,
     /// The controller is the leader, and remains so for the duration of a request.
     Leader,
 }
@@ -173,10 +175,10 @@ impl Controller {
             Some(identity) => *identity == lease.holder,
             None => self.has_hostname(&lease.holder),
         };
-        if is_ours && age <= signed(latest) && age >= -signed(AHEAD) {
-            Leadership::Leader
-        } else {
-            Leadership::NotLeader
+        match is_ours && age >= -signed(AHEAD) {
+            true if age <= signed(latest) => Leadership::Leader,
+            true => Leadership::Late,
+            false => Leadership::NotLeader,
         }
     }
 
@@ -229,13 +231,15 @@ mod tests {
 
     #[test]
     fn the_leader_holds_a_fresh_lease_with_its_host_name() {
-        use Leadership::{Leader, NotLeader, Unknown};
+        use Leadership::{Late, Leader, NotLeader, Unknown};
         check(None, &[], Unknown);
         check(None, &[("pod-1_a", 0.0)], Leader);
         // 15 s less 3 s for the request and 2 s of reserve.
         check(None, &[("pod-1_a", 10.0)], Leader);
-        check(None, &[("pod-1_a", 10.1)], NotLeader);
-        check(None, &[("pod-1_a", 60.0)], NotLeader);
+        check(None, &[("pod-1_a", 10.1)], Late);
+        check(Some("pod-1_a"), &[("pod-1_a", 10.1)], Late);
+        check(Some("pod-1_a"), &[("pod-1_b", 10.1)], NotLeader);
+        check(None, &[("pod-1_a", 60.0)], Late);
         // The clock was set back after the last renewal.
         check(None, &[("pod-1_a", -1.0)], Leader);
         check(None, &[("pod-1_a", -3600.0)], NotLeader);
@@ -255,6 +259,7 @@ mod tests {
         check(None, &[("pod-1_a", 80.0), ("pod-1_a", 1.0)], Leader);
         check(None, &[("pod-2_b", 1.0), ("pod-1_a", 1.0)], Leader);
         check(None, &[("pod-1_a", 80.0), ("pod-2_a", 1.0)], NotLeader);
+        check(None, &[("pod-2_a", 1.0), ("pod-1_a", 11.0)], Late);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use route_store::{Controller, Leadership, LeaseReader, Priority, StoreError, with_priority};
+use tokio::time::sleep;
 use tracing::info;
 
 use crate::lock;
 use crate::report::{Observer, Report};
-use crate::router::Fence;
+use crate::router::{Fence, RETRY};
 
 /// Allows a write only after it has read the controller's Lease.
 pub(crate) struct LeaseFence<L> {
@@ -42,8 +43,10 @@ impl<L: LeaseReader> LeaseFence<L> {
     /// instance id of the controller, which is part of the Lease's name from release 1.10 on.
     pub(crate) async fn read_holder(&mut self, instance: Option<String>) {
         self.instance = instance;
-        // The fence reads it again before each write.
-        let _ = self.leadership().await;
+        // Until it is known, another controller on the same host could pass for this one.
+        while self.leadership().await.is_err_and(|it| it.is_unavailable()) {
+            sleep(RETRY).await;
+        }
     }
 
     /// Reads the leadership and reports it.
@@ -51,7 +54,7 @@ impl<L: LeaseReader> LeaseFence<L> {
         let leadership = self.read_leadership().await;
         let leads = match leadership {
             Ok(Leadership::Leader) => Some(true),
-            Ok(Leadership::NotLeader) => Some(false),
+            Ok(Leadership::NotLeader | Leadership::Late) => Some(false),
             Ok(Leadership::Unknown) | Err(_) => None,
         };
         self.observer.observe(&Report::Leads(leads));
@@ -76,10 +79,12 @@ impl<L: LeaseReader> Fence for LeaseFence<L> {
         match with_priority(Priority::Repair, self.leadership()).await {
             Ok(Leadership::Leader | Leadership::Unknown) => Some(true),
             Ok(Leadership::NotLeader) => {
-                info!(
-                    "nothing is written between the calls: another controller is the leader, or the Lease is not renewed"
-                );
+                info!("nothing is written between the calls: another controller is the leader");
                 Some(false)
+            }
+            Ok(Leadership::Late) => {
+                info!("nothing is written between the calls until the controller renews its Lease");
+                None
             }
             Err(error) if error.is_unavailable() => None,
             Err(_) => Some(false),
@@ -91,8 +96,10 @@ impl<L: LeaseReader> Fence for LeaseFence<L> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use futures::future::join;
     use gloo_types::ObjectKey;
     use route_store::Lease;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -178,13 +185,33 @@ mod tests {
             })
         };
         check(forbidden, false).await;
-        let unanswered = |name: &str| {
-            Err(StoreError::CallEnded {
-                verb: "get",
-                what: name.into(),
-            })
+        check_change(|_| Ok(None), unanswered, None).await;
+    }
+
+    fn unanswered(name: &str) -> Holder {
+        Err(StoreError::CallEnded {
+            verb: "get",
+            what: name.into(),
+        })
+    }
+
+    /// The holder at the start is this controller, so it must be known before another one can be the holder.
+    #[tokio::test(start_paused = true)]
+    async fn the_holder_at_the_start_is_read_until_it_is_known() {
+        let leases = Arc::new(Leases {
+            holder: [unanswered, |_| Ok(Some("pod-1_a"))],
+            is_later: AtomicBool::new(false),
+        });
+        let controller = Controller::new("argo-rollouts", "pod-1");
+        let timeout = Duration::from_secs(3);
+        let mut fence = LeaseFence::new(leases.clone(), controller, timeout, Arc::new(()));
+        let answers = async {
+            sleep(Duration::from_millis(2500)).await;
+            leases.is_later.store(true, Ordering::Relaxed);
         };
-        check(unanswered, None).await;
+        let begin = Instant::now();
+        join(fence.read_holder(None), answers).await;
+        assert_eq!(begin.elapsed(), Duration::from_secs(3));
     }
 
     /// With `hostNetwork`, all controllers on a node have the same host name.

@@ -10,7 +10,7 @@
 //!        fences: the live Rollout, the controller's Lease, no running call
 //!                          |
 //!                          v
-//!                one guarded PATCH, made again only if the API server does not answer
+//!                one guarded PATCH, made again only if a request gets no answer
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -59,6 +59,8 @@ struct Ended {
     part: Part,
     /// When the change was seen.
     since: Instant,
+    /// The pause before the next try.
+    pause: Duration,
     rollout: About,
     /// `None` if nothing had to be repaired.
     outcome: Option<RepairOutcome>,
@@ -112,14 +114,14 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                         reporting.push(self.report_fight(table, rollout, None).boxed());
                     }
                 }
-                () = due => for (part, since) in scheduled.take(Instant::now(), &under_way) {
+                () = due => for (part, pending) in scheduled.take(Instant::now(), &under_way) {
                     under_way.insert(part.clone());
-                    running.push(self.repair(part, since).boxed());
+                    running.push(self.repair(part, pending).boxed());
                 },
                 Some(mut ended) = running.next() => {
                     under_way.remove(&ended.part);
                     if ended.outcome == Some(RepairOutcome::Unanswered) {
-                        scheduled.again(ended.part.clone(), ended.since, Instant::now());
+                        scheduled.again(ended.part.clone(), ended.since, ended.pause, Instant::now());
                     }
                     if self.begins_fight(&ended) {
                         let with = ended.with.take();
@@ -141,17 +143,38 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 None => sleep(RECHECK).await,
             }
         };
-        let rollouts: BTreeSet<ObjectKey> = marked.into_iter().map(|it| it.rollout).collect();
-        for rollout in rollouts {
-            let context = RequestContext {
-                deadline: Some(Instant::now() + TIMEOUT),
-                priority: Priority::Repair,
-            };
-            if let Err(error) = with_context(context, self.router.resume(&rollout)).await {
-                debug!(%rollout, "no repairs before the next call: {error}");
+        let mut rollouts: BTreeSet<ObjectKey> = marked.into_iter().map(|it| it.rollout).collect();
+        let mut pause = RETRY;
+        loop {
+            let mut unanswered = BTreeSet::new();
+            for rollout in rollouts {
+                if self.router.background().standing().is_called(&rollout) {
+                    continue;
+                }
+                let resume = with_context(self.context(), self.router.resume(&rollout));
+                if let Err(failure) = resume.await {
+                    debug!(%rollout, "no repairs yet: {failure}");
+                    if failure.is_unanswered() {
+                        unanswered.insert(rollout);
+                    }
+                }
             }
+            if unanswered.is_empty() {
+                break;
+            }
+            rollouts = unanswered;
+            sleep(pause).await;
+            pause = LONGEST_RETRY.min(pause * 2);
         }
         self.router.background().standing().end_resuming();
+    }
+
+    /// Returns the context of the requests of one Rollout or table.
+    fn context(&self) -> RequestContext {
+        RequestContext {
+            deadline: Some(Instant::now() + TIMEOUT),
+            priority: Priority::Repair,
+        }
     }
 
     /// Checks the tables of the Rollouts whose intents fit.
@@ -207,14 +230,10 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         }
     }
 
-    async fn repair(&self, part: Part, since: Instant) -> Ended {
-        let context = RequestContext {
-            deadline: Some(Instant::now() + TIMEOUT),
-            priority: Priority::Repair,
-        };
+    async fn repair(&self, part: Part, pending: Pending) -> Ended {
         let background = self.router.background();
         let begins_fight = background.fights().would_begin(&part.table, Instant::now());
-        with_context(context, async {
+        with_context(self.context(), async {
             // The repair becomes the manager of the routes, so the other manager is read first.
             let with = match begins_fight {
                 true => self.last_writer(&part.table).await.1,
@@ -225,7 +244,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             let outcome = self.router.repair(&part, self.fence.as_ref()).await;
             Ended {
                 part,
-                since,
+                since: pending.since,
+                pause: pending.pause,
                 rollout,
                 outcome,
                 with,
@@ -291,6 +311,8 @@ struct Pending {
     /// When the first change was observed.
     since: Instant,
     due: Instant,
+    /// The pause before the next try, if this one gets no answer.
+    pause: Duration,
     /// `metadata.generation` of the table.
     generation: Option<i64>,
     /// Whether a later change has already restarted the wait.
@@ -306,6 +328,7 @@ impl Scheduled {
                 let pending = Pending {
                     since: now,
                     due,
+                    pause: RETRY,
                     generation,
                     is_restarted: false,
                 };
@@ -323,12 +346,11 @@ impl Scheduled {
     }
 
     /// Schedules a repair again that got no answer, unless a later change has scheduled one.
-    fn again(&mut self, part: Part, since: Instant, now: Instant) {
-        // A pause as long as all tries so far, so that it doubles.
-        let pause = (now - since).clamp(RETRY, LONGEST_RETRY);
+    fn again(&mut self, part: Part, since: Instant, pause: Duration, now: Instant) {
         self.0.entry(part).or_insert(Pending {
             since,
             due: now + pause,
+            pause: LONGEST_RETRY.min(pause * 2),
             generation: None,
             is_restarted: false,
         });
@@ -345,20 +367,16 @@ impl Scheduled {
     }
 
     /// Removes and returns the repairs that are due. Those whose predecessor is `under_way` wait once more.
-    fn take(&mut self, now: Instant, under_way: &HashSet<Part>) -> Vec<(Part, Instant)> {
-        let mut due = Vec::new();
-        self.0.retain(|part, pending| {
-            if pending.due > now {
-                return true;
-            }
-            if under_way.contains(part) {
+    fn take(&mut self, now: Instant, under_way: &HashSet<Part>) -> Vec<(Part, Pending)> {
+        let parts = self.0.extract_if(|part, pending| {
+            let is_due = pending.due <= now;
+            if is_due && under_way.contains(part) {
                 pending.due = now + WAIT;
-                return true;
+                return false;
             }
-            due.push((part.clone(), pending.since));
-            false
+            is_due
         });
-        due
+        parts.collect()
     }
 }
 
@@ -387,10 +405,12 @@ mod tests {
         scheduled.changed(part(), Some(3), at(120), at(220));
         assert_eq!(scheduled.next(), Some(at(150)));
         let under_way = HashSet::from([part()]);
-        assert_eq!(scheduled.take(at(149), &HashSet::new()), []);
-        assert_eq!(scheduled.take(at(150), &under_way), []);
+        assert!(scheduled.take(at(149), &HashSet::new()).is_empty());
+        assert!(scheduled.take(at(150), &under_way).is_empty());
         assert_eq!(scheduled.next(), Some(at(250)));
-        assert_eq!(scheduled.take(at(250), &HashSet::new()), [(part(), at(0))]);
+        let taken = scheduled.take(at(250), &HashSet::new()).into_iter();
+        let taken: Vec<_> = taken.map(|(part, it)| (part, it.since)).collect();
+        assert_eq!(taken, [(part(), at(0))]);
         assert_eq!(scheduled.next(), None);
         scheduled.changed(part(), None, at(300), at(400));
         scheduled.changed(part(), None, at(350), at(450));
@@ -403,15 +423,23 @@ mod tests {
     fn the_pause_before_an_unanswered_repair_doubles() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
-        for (failed, expect) in [(0, 1), (1, 2), (5, 10), (59, 118), (300, 360)] {
-            let mut scheduled = Scheduled::default();
-            scheduled.again(part(), begin, at(failed));
-            assert_eq!(scheduled.next(), Some(at(expect)), "{failed}");
-            // A change that was seen after its predecessor had planned comes first.
-            let mut scheduled = Scheduled::default();
-            scheduled.changed(part(), Some(1), at(failed), at(failed) + WAIT);
-            scheduled.again(part(), begin, at(failed));
-            assert_eq!(scheduled.next(), Some(at(failed) + WAIT), "{failed}");
+        let mut scheduled = Scheduled::default();
+        // In a fight the first try comes late.
+        scheduled.changed(part(), Some(1), begin, at(300));
+        let mut now = at(300);
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let taken = scheduled.take(now, &HashSet::new()).pop();
+            let pending = taken.expect("due").1;
+            // A request that hangs does not make the pause longer.
+            now += Duration::from_secs(3);
+            scheduled.again(part(), pending.since, pending.pause, now);
+            now += Duration::from_secs(pause);
+            assert_eq!(scheduled.next(), Some(now), "{pause}");
         }
+        // A change that was seen after its predecessor had planned comes first.
+        let mut scheduled = Scheduled::default();
+        scheduled.changed(part(), Some(1), begin, begin + WAIT);
+        scheduled.again(part(), begin, RETRY, begin);
+        assert_eq!(scheduled.next(), Some(begin + WAIT));
     }
 }

@@ -80,7 +80,7 @@ pub(crate) enum Drift {
 
 /// Permission to write outside of calls: whether the controller that started this process is the leader.
 pub(crate) trait Fence: Send + Sync + 'static {
-    /// Returns `None` if the API server did not answer.
+    /// Returns `None` if that is not known: the API server did not answer, or the controller is late to say that it still is.
     fn allows(&self) -> impl Future<Output = Option<bool>> + Send;
 }
 
@@ -270,8 +270,8 @@ impl<S: Store> GlooRouter<S> {
     /// started does not know who changed a table before.
     ///
     /// # Errors
-    /// Returns `Err` if the API server does not answer the request.
-    pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
+    /// Returns `Err` if something that decides about it cannot be read.
+    pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), Failure> {
         let Some(mut standing) = self.recorded(rollout).await? else {
             return Ok(());
         };
@@ -286,7 +286,10 @@ impl<S: Store> GlooRouter<S> {
             self.background.standing().resume(rollout, standing);
             self.background.check_again(rollout);
         }
-        Ok(())
+        let failures = selected.failures.into_iter();
+        failures
+            .max_by_key(Failure::is_unanswered)
+            .map_or(Ok(()), Err)
     }
 
     /// Returns what the last SetWeight asked for, as the current status of the Rollout records it.
@@ -360,20 +363,27 @@ impl<S: Store> GlooRouter<S> {
             table,
             may_grow: standing.is_complete,
         };
-        let write = async {
+        // On the heap: otherwise each layer of futures would reserve stack for it again.
+        let write = Box::pin(async {
             // A call that has begun meanwhile takes over the table.
             let is_current = self.background.standing().of(rollout) == Some(&standing);
             let plans = selected.plan(&request);
             let shift = self.shift(&request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
-        };
+        });
         let shifted = self.background.outside.run(rollout, write).await?;
+        // What failed elsewhere may be why this table got a part only, or nothing.
+        let unanswered = shifted.failures.iter().find(|it| it.is_unanswered());
+        let elsewhere = unanswered.or(shifted.failures.first());
         match shifted.unwritten.first() {
-            None if shifted.moved.is_empty() => None,
-            None => Some(RepairOutcome::Written),
             Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
             Some(failure) => Some(not_repaired(part, failure)),
+            None if let Some(failure) = elsewhere.filter(|_| shifted.is_partial) => {
+                Some(not_repaired(part, failure))
+            }
+            None if shifted.moved.is_empty() => None,
+            None => Some(RepairOutcome::Written),
         }
     }
 

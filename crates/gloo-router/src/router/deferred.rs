@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{Fence, GlooRouter, LONGEST_RETRY, RETRY, outside::TakenOver};
+use crate::error::Failure;
 use crate::from_rpc::{self, Policy};
 use crate::lock;
 use crate::report::Report;
@@ -31,19 +32,34 @@ impl<S: Store> GlooRouter<S> {
         }
         // Inserted before the cache is asked, so that the check after the start cannot miss it.
         let key = from_rpc::key(rollout);
-        lock(&self.deferred).insert(key.clone());
+        match &mut *lock(&self.deferred) {
+            Some(deferred) => deferred.insert(key.clone()),
+            None => return false,
+        };
         let defers = self.store.is_starting().await;
         if defers {
             self.observer.observe(&Report::Deferred);
         } else {
-            lock(&self.deferred).remove(&key);
+            self.settle(&key);
         }
         defers
     }
 
+    fn is_deferred(&self, rollout: &ObjectKey) -> bool {
+        let deferred = lock(&self.deferred);
+        deferred.as_ref().is_some_and(|it| it.contains(rollout))
+    }
+
+    /// Notes that a Rollout is not to be checked after the start.
+    fn settle(&self, rollout: &ObjectKey) {
+        if let Some(deferred) = &mut *lock(&self.deferred) {
+            deferred.remove(rollout);
+        }
+    }
+
     /// Takes over from writes outside of calls: a call begins that may ask for something else.
     pub(super) fn take_over(&self, rollout: &Rollout) -> TakenOver {
-        lock(&self.deferred).remove(&from_rpc::key(rollout));
+        self.settle(&from_rpc::key(rollout));
         self.background.suspend(rollout)
     }
 
@@ -71,6 +87,7 @@ impl<S: Store> GlooRouter<S> {
             standing.forget(rollout);
             drop(standing);
             self.memory.forget(rollout);
+            self.settle(rollout);
         }
     }
 
@@ -80,23 +97,25 @@ impl<S: Store> GlooRouter<S> {
         self.background().standing().retain(&exists);
     }
 
-    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table. What fails is tried again
-    /// until a call takes over, because the controller may not call for a long time.
+    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table. What gets no answer is
+    /// tried again until a call takes over, because the controller may not call for a long time.
     pub(crate) async fn restore_deferred(&self, marked: &BTreeSet<ObjectKey>, fence: &impl Fence) {
         let mut pause = RETRY;
         loop {
             let deferred = {
-                let mut deferred = lock(&self.deferred);
+                let mut all = lock(&self.deferred);
+                let mut deferred = all.take().unwrap_or_default();
                 deferred.retain(|rollout| marked.contains(rollout));
-                deferred.clone()
+                if deferred.is_empty() {
+                    // From now on no call is deferred.
+                    return;
+                }
+                all.insert(deferred).clone()
             };
-            if deferred.is_empty() {
-                return;
-            }
             for rollout in &deferred {
                 info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
                 if self.restore_rest(rollout, fence).await {
-                    lock(&self.deferred).remove(rollout);
+                    self.settle(rollout);
                 }
             }
             sleep(pause).await;
@@ -106,13 +125,18 @@ impl<S: Store> GlooRouter<S> {
 
     /// Returns whether nothing is left to restore.
     async fn restore_rest(&self, key: &ObjectKey, fence: &impl Fence) -> bool {
-        let not_restored = |error: String| warn!(rollout = %key, "not restored yet: {error}");
+        let not_restored = |error: String| {
+            // Otherwise a call has taken over.
+            if self.is_deferred(key) {
+                warn!(rollout = %key, "not restored: {error}");
+            }
+        };
         let live = match self.live_rollout(key).await {
             Ok(Some((live, _))) if is_at_rest(&live) => live,
             Ok(_) => return true,
             Err(error) => {
                 not_restored(error.chain());
-                return false;
+                return !error.is_unavailable();
             }
         };
         if fence.allows().await != Some(true) {
@@ -124,21 +148,21 @@ impl<S: Store> GlooRouter<S> {
         };
         let write = async {
             // A call that has begun meanwhile has taken over.
-            if !lock(&self.deferred).contains(key) {
+            if !self.is_deferred(key) {
                 return true;
             }
             let shift = |deadline| self.shift_weights(&live, rest, &[], Decision::Plan, deadline);
             match self.call(Priority::Repair, shift).await {
                 Ok(shifted) => {
-                    let is_restored = shifted.failures.is_empty();
+                    let is_final = !shifted.failures.iter().any(Failure::may_succeed_later);
                     for failure in shifted.failures {
                         not_restored(error_chain(&failure));
                     }
-                    is_restored
+                    is_final
                 }
                 Err(error) => {
                     not_restored(error_chain(&error));
-                    false
+                    !error.may_succeed_later()
                 }
             }
         };

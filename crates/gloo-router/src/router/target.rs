@@ -78,8 +78,8 @@ impl<S: Store> GlooRouter<S> {
     /// One thing stays different: a canary that its owner listed with a share gets no traffic, until
     /// [`restore`](route_planner::restore) gives it back.
     ///
-    /// Tables are written one after another. If a write fails, or the future is dropped, the tables before it have the new weights:
-    /// the next call sets the others, or takes these back.
+    /// Several tables are written at once. If a write fails, or the future is dropped, some of the others have the new weights: the
+    /// next call sets the others, or takes these back.
     ///
     /// # Errors
     /// Returns `Err` if `percent` is above 100, a name is invalid, the policy does not allow a namespace, or a table cannot be read,

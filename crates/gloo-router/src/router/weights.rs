@@ -116,6 +116,7 @@ impl<S: Store> GlooRouter<S> {
             unwritten,
             moved,
             leaves_marks,
+            ..
         } = shifted;
         failures.extend(unwritten);
         let deselected = self.deselected(rollout, &request, &tables, has_all, deadline);

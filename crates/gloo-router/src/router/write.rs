@@ -59,6 +59,8 @@ pub(super) struct ShiftOutcome {
     pub(super) unwritten: Vec<Failure>,
     /// Tables whose plan moved traffic, whether or not the write succeeded.
     pub(super) moved: Vec<ObjectKey>,
+    /// Whether some table got a part of its plan only, because of the failures.
+    pub(super) is_partial: bool,
     /// Whether some table keeps marks of the Rollout.
     pub(super) leaves_marks: bool,
 }
@@ -71,7 +73,10 @@ impl ShiftOutcome {
 
 /// Returns the tables in which `writes` move traffic. `live` are the existing MirrorPolicies.
 fn moving(writes: &[TableWrite], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
-    let moving = writes.iter().filter(|write| write.plan.moves(live));
+    let moving = writes.iter().filter(|write| match write.with_policies {
+        true => write.plan.moves(live),
+        false => write.plan.moves_traffic(),
+    });
     moving.map(|write| write.plan.table.clone()).collect()
 }
 
@@ -108,6 +113,7 @@ impl<S: Store> GlooRouter<S> {
         let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
         let live = policies.unwrap_or_default();
         let mut moved = moving(&writes.steady, live);
+        let mut is_partial = writes.steady.iter().any(|write| write.is_partial);
         // Down first: if one of these fails, no share grows anywhere.
         let written = self.write_all(request, writes.steady, live, deadline, retries);
         let mut unwritten = written.await;
@@ -125,12 +131,14 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         moved.extend(moving(&rest, live));
+        is_partial |= rest.iter().any(|write| write.is_partial);
         let written = self.write_all(request, rest, live, deadline, retries);
         unwritten.extend(written.await);
         ShiftOutcome {
             failures,
             unwritten,
             moved,
+            is_partial,
             leaves_marks,
         }
     }

@@ -32,7 +32,7 @@ use crate::{Change, Keep, StoreError, lock};
 
 pub(crate) use self::known::compare;
 
-/// Longest pause after an error status of the API server, in seconds.
+/// Longest pause after an error status of the API server that asks for no other one, in seconds.
 const LONGEST_PAUSE: u64 = 15;
 /// Longest pause of the list of all namespaces while single ones are watched instead, in seconds. It would fail again, and the
 /// audit log shows each try.

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use route_store::fake_api::{FakeApi, Fault};
-use route_store::{CachedRouteStore, Clusters, Controller};
+use route_store::{CachedRouteStore, Clusters, Controller, RolloutReader as _};
 use tokio::time::{sleep, timeout};
 
 use super::managed_routes::{mirror, mirror_rollout};
 use super::*;
 use crate::background::{Settings, between_calls};
 use crate::collect::Part;
-use crate::report::OrphanCause;
+use crate::report::{OrphanCause, RepairOutcome};
 use crate::standing::Standing;
 
 /// Allows this many writes, as a Lease that is lost afterwards.
@@ -118,11 +118,11 @@ impl Fixture {
     /// Restores the tables of the Rollout, whose call was deferred. Returns whether that ends within ten minutes.
     async fn restore(&self, fence: &impl Fence) -> bool {
         let rollout = ObjectKey::new("shop", "web");
-        crate::lock(&self.router.deferred).insert(rollout.clone());
-        let marked = [rollout].into();
+        let marked = BTreeSet::from([rollout]);
+        *crate::lock(&self.router.deferred) = Some(marked.clone());
         let restore = self.router.restore_deferred(&marked, fence);
         let has_ended = timeout(Duration::from_secs(600), restore).await.is_ok();
-        assert_eq!(has_ended, crate::lock(&self.router.deferred).is_empty());
+        assert_eq!(has_ended, crate::lock(&self.router.deferred).is_none());
         has_ended
     }
 }
@@ -152,6 +152,102 @@ async fn a_restore_of_a_deferred_rollout_that_fails_is_tried_again() {
         assert!(fixture.restore(&Allows::times(100)).await);
         assert_eq!(fixture.weights(&key()), named(&[("web", None)]));
     }
+}
+
+/// A Rollout whose block cannot be used is restored by the marks alone, which is no failure.
+#[tokio::test(start_paused = true)]
+async fn a_restore_of_a_deferred_rollout_with_an_unusable_block_is_made_once() {
+    let fixture = at_rest_with_marks().await;
+    let object = fixture.store.rollout(&ObjectKey::new("shop", "web")).await;
+    let mut object = object.unwrap().unwrap().into_raw();
+    let plugins = "/spec/strategy/canary/trafficRouting/plugins/solo-io~1glooplatform";
+    *object.pointer_mut(plugins).unwrap() = json!({"routeTableSelectr": {}});
+    fixture.store.put_rollout(object).unwrap();
+    fixture.store.contexts();
+    assert!(fixture.restore(&Allows::times(100)).await);
+    assert_eq!(fixture.weights(&key()), named(&[("web", None)]));
+    let requests = fixture.store.contexts().into_iter();
+    let reads = requests.filter(|(request, _)| request == "get rollout");
+    assert_eq!(reads.count(), 1);
+}
+
+/// The cache of another namespace may begin to be filled later.
+#[tokio::test]
+async fn no_call_is_deferred_after_the_start() {
+    let fixture = at_rest_with_marks().await;
+    assert!(fixture.restore(&Allows::times(1)).await);
+    let at_rest = fixture.store.rollout(&ObjectKey::new("shop", "web")).await;
+    let at_rest = races::read(at_rest.unwrap().unwrap().into_raw());
+    assert!(!fixture.router.defer(&at_rest).await);
+    assert_eq!(*crate::lock(&fixture.router.deferred), None);
+}
+
+/// Two tables at 25 %, and a mirror route in both. `damage` changes the table `shop`, or the policies.
+async fn check_repair(
+    damage: fn(&mut Value),
+    without_policies: bool,
+    fault: Option<&str>,
+    expect: Option<RepairOutcome>,
+) {
+    let fixture = Fixture::new([shop(), table("shop-2", vec![route_to("web")])]);
+    let mut object = races::object(&json!({"currentStepIndex": 2}));
+    let canary = object.pointer_mut("/spec/strategy/canary").unwrap();
+    let mirror = json!({"name": "mir", "percentage": 30, "match": [{"method": {"exact": "GET"}}]});
+    canary["steps"] = json!([{"setWeight": 25}, {"setMirrorRoute": mirror}, {"pause": {}}]);
+    let routing = &mut canary["trafficRouting"];
+    routing["managedRoutes"] = json!([{"name": "mir"}]);
+    routing["plugins"]["solo-io/glooplatform"] =
+        json!({"routeTableSelector": {"names": ["shop", "shop-2"], "namespace": "mesh"}});
+    fixture.store.put_rollout(object.clone()).unwrap();
+    let rollout = races::read(object);
+    let mirror = rollout.steps()[1].set_mirror_route.clone().unwrap();
+    let set: Result<(), RouterError> = fixture.router.set_mirror_route(&rollout, &mirror).await;
+    set.unwrap();
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    let tables = || [key(), ObjectKey::new("mesh", "shop-2")].map(|it| fixture.spec(&it));
+    let right = tables();
+
+    let mut damaged = fixture.store.table(&key()).unwrap();
+    damage(&mut damaged);
+    fixture.store.put(damaged).unwrap();
+    if without_policies {
+        for policy in fixture.store.policies().await.unwrap() {
+            fixture.store.delete_policy(&policy).await.unwrap();
+        }
+    }
+    fixture.store.taken();
+    if let Some(request) = fault {
+        fixture.store.fail(request, faulty::Fault::Timeout);
+    }
+    let part = Part {
+        rollout: ObjectKey::new("shop", "web"),
+        table: key(),
+    };
+    let repair = || fixture.router.repair(&part, &races::Leader);
+    assert_eq!(repair().await, expect, "{fault:?}");
+    if fault.is_some() {
+        fixture.store.heal();
+        assert_eq!(repair().await, Some(RepairOutcome::Written), "{fault:?}");
+    }
+    assert_eq!(tables(), right, "{fault:?}");
+    assert_eq!(repair().await, None);
+}
+
+/// What is not read for another object can be the reason why a table gets nothing. Otherwise the repair would end here.
+#[tokio::test]
+async fn a_repair_that_waits_for_another_object_is_unanswered() {
+    use RepairOutcome::{Unanswered, Written};
+    let less = |table: &mut Value| {
+        let routes = table["spec"]["http"].as_array_mut().unwrap();
+        let split = routes.iter_mut().find(|it| it["name"] != "mir").unwrap();
+        split["forwardTo"]["destinations"][0]["weight"] = json!(90);
+        split["forwardTo"]["destinations"][1]["weight"] = json!(10);
+    };
+    check_repair(less, false, None, Some(Written)).await;
+    check_repair(less, false, Some("select shop-2"), Some(Unanswered)).await;
+    check_repair(less, false, Some("list policies"), Some(Unanswered)).await;
+    check_repair(|_| {}, true, None, Some(Written)).await;
+    check_repair(|_| {}, true, Some("list policies"), Some(Unanswered)).await;
 }
 
 /// A fence that is answered after a call for the next version.
@@ -198,19 +294,8 @@ async fn the_restore_of_a_deferred_rollout_leaves_a_newer_call_alone() {
     check_newer_call(json!([]), None).await;
 }
 
-/// The tables cannot be listed anywhere, so it is never known which deferred Rollouts have marks, and Rollouts are
-/// watched in one namespace.
-#[tokio::test(start_paused = true)]
-async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits() {
-    let api = FakeApi::default();
-    api.put("routetables", shop());
-    let live = races::object(&json!({}));
-    api.put("rollouts", live.clone());
-    api.behave(|api| {
-        for request in ["list routetables", "list all rollouts"] {
-            api.faults.insert(request.to_owned(), Fault::Forbidden);
-        }
-    });
+/// Starts a router with the work between the calls.
+fn started(api: &FakeApi) -> Arc<GlooRouter<CachedRouteStore>> {
     let policy = Policy {
         plugin_names: vec!["solo-io/glooplatform".into()],
         ..Policy::default()
@@ -229,6 +314,70 @@ async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits(
         Settings::default(),
         controller,
     ));
+    router
+}
+
+async fn set_25(router: &GlooRouter<CachedRouteStore>, object: Value) {
+    let rollout = races::read(object);
+    let set: Result<(), RouterError> = router.set_weight(&rollout, desired(25), &[]).await;
+    set.unwrap();
+}
+
+/// A process that starts during an update learns from the Rollout's status what to repair, and asks until it is answered.
+#[tokio::test(start_paused = true)]
+async fn a_new_process_repairs_drift_although_its_first_reads_are_not_answered() {
+    for request in ["get rollouts", "get routetables"] {
+        let api = FakeApi::default();
+        api.put("routetables", shop());
+        let weights = json!({
+            "canary": {"weight": 25, "podTemplateHash": "c1"},
+            "stable": {"weight": 75, "podTemplateHash": "s1"},
+        });
+        let status = json!({"observedGeneration": "1", "canary": {"weights": weights}});
+        let object = races::object(&status);
+        api.put("rollouts", object.clone());
+        let before = started(&api);
+        set_25(&before, object.clone()).await;
+        before.stop().await;
+        let split = api.get("routetables", &key()).unwrap();
+
+        api.behave(|api| {
+            api.faults.insert(request.to_owned(), Fault::Lost);
+        });
+        let router = started(&api);
+        // The work between the calls begins with the first call, here for another Rollout.
+        let other = Rollout::default();
+        let removed: Result<(), RouterError> = router.remove_managed_routes(&other).await;
+        removed.unwrap();
+        sleep(Duration::from_secs(30)).await;
+        api.behave(|api| api.faults.clear());
+        sleep(Duration::from_secs(60)).await;
+        let mut drifted = split.clone();
+        let destinations = &mut drifted["spec"]["http"][0]["forwardTo"]["destinations"];
+        destinations[0]["weight"] = json!(40);
+        destinations[1]["weight"] = json!(60);
+        api.put("routetables", drifted);
+        sleep(Duration::from_secs(2)).await;
+        let table = api.get("routetables", &key()).unwrap();
+        assert_eq!(table["spec"], split["spec"], "{request}");
+        router.stop().await;
+    }
+}
+
+/// The tables cannot be listed anywhere, so it is never known which deferred Rollouts have marks, and Rollouts are
+/// watched in one namespace.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_rollout_is_forgotten_while_the_check_of_deferred_calls_waits() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    let live = races::object(&json!({}));
+    api.put("rollouts", live.clone());
+    api.behave(|api| {
+        for request in ["list routetables", "list all rollouts"] {
+            api.faults.insert(request.to_owned(), Fault::Forbidden);
+        }
+    });
+    let router = started(&api);
     sleep(Duration::from_secs(3)).await;
     let live = api.get("rollouts", &ObjectKey::new("shop", "web")).unwrap();
     let called: Rollout = serde_json::from_value(live).unwrap();

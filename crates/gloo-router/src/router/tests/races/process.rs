@@ -285,6 +285,18 @@ impl Process {
             })
     }
 
+    /// Reads each table, some of which may not be answered.
+    async fn confirm(&self, known: Selection) -> Selection {
+        let mut selection = Selection::default();
+        for table in known.tables {
+            match self.read(table.key()).await {
+                Ok(table) => selection.tables.push(table),
+                Err(error) => selection.errors.push(error),
+            }
+        }
+        selection
+    }
+
     fn marks(&self) -> BTreeSet<Part> {
         let cache = self.cache();
         let marks = cache.marks.iter();
@@ -320,7 +332,7 @@ impl Fence for Lease {
     async fn allows(&self) -> Option<bool> {
         let Process { world, name, .. } = &*self.0;
         let asked = self.0.ask("get", "the Lease", async {}).await;
-        let allows = asked.ok().map(|()| world.is_fence_open(name));
+        let allows = asked.ok().and_then(|()| world.is_fence_open(name));
         world.note(format!("  {name}: the fence is open: {allows:?}"));
         allows
     }
@@ -416,11 +428,13 @@ impl Watched for Process {
 impl RouteStore for Process {
     async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
         if freshness == Freshness::Cached && self.is_filled() {
-            let tables = self.cache().tables.clone().into_values();
-            let is_selected = |it: &RouteTableDoc| selector.matches(it.key(), it.labels());
-            return Selection {
-                tables: tables.filter(is_selected).collect(),
-                errors: Vec::new(),
+            let mut tables: Vec<_> = self.cache().tables.clone().into_values().collect();
+            tables.retain(|it| selector.matches(it.key(), it.labels()));
+            let errors = Vec::new();
+            let known = Selection { tables, errors };
+            return match self.world.has_stale_cache() {
+                true => self.confirm(known).await,
+                false => known,
             };
         }
         let selection = self.world.api.select(selector, Freshness::Live);

@@ -424,13 +424,27 @@ impl World {
         }
     }
 
-    /// Whether a fence allows a write now.
-    pub(super) fn is_fence_open(&self, process: &str) -> bool {
-        let state = self.state();
-        match state.lost_at {
-            Some(at) if process == FIRST => Instant::now() + MARGIN <= at,
-            _ => true,
+    /// Whether a fence allows a write now; `None` if the Lease is not renewed in time.
+    pub(super) fn is_fence_open(&self, process: &str) -> Option<bool> {
+        let now = Instant::now();
+        let is_late = self.fails(12);
+        match self.state().lost_at {
+            Some(at) if process == FIRST && now > at => Some(false),
+            Some(at) if process == FIRST => (now + MARGIN <= at).then_some(true),
+            _ => (!is_late).then_some(true),
         }
+    }
+
+    /// Whether the cache of a process is too old for a call or a repair.
+    pub(super) fn has_stale_cache(&self) -> bool {
+        self.fails(8)
+    }
+
+    /// Whether something fails that does so once in `times` times.
+    fn fails(&self, times: u8) -> bool {
+        let mut state = self.state();
+        let may_fail = self.setup.is_faulty && state.mode == Mode::Chooses;
+        may_fail && state.random.u8(0..times) == 0
     }
 
     /// From now on the Lease is not renewed. Returns when another controller becomes the leader.
