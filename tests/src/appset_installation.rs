@@ -215,7 +215,7 @@ impl Installed {
                 .split_once(&format!("{flag} "))
                 .context("no such flag")?;
             let (_, default) = of_flag.split_once("[default: ").context("no default")?;
-            let expected = format!("0.0.0.0:{port}]");
+            let expected = format!(":{port}]");
             ensure!(default.starts_with(&expected), "{flag} is not {expected}");
         }
         Ok(())
