@@ -33,7 +33,7 @@ use crate::flags::ClusterFlags;
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
 /// It checks the API server, the CRDs, the controller, its permissions and ConfigMap, the plugin's file, the Rollouts that
-/// use the plugin, and Argo CD Applications that would revert its changes.
+/// use the plugin, and Argo CD Applications that would revert its changes or keep edits from Git away.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -380,19 +380,17 @@ async fn tables(
         }
         None => store.objects(None).await,
     };
-    let mut tables = match listed {
+    let tables = match listed {
         Ok(tables) => tables,
         Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
     };
-    tables.retain(|table| {
-        let mut selectors = users.iter().map(|(_, config)| config.route_tables());
-        selectors.any(|it| it.matches(table.key(), table.labels()))
-    });
+    let configs = users.iter().map(|(_, config)| config);
+    let selected = argo_cd::Selected::all(tables, &configs.collect::<Vec<_>>());
     let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Application");
     let applications: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     match applications.list(&ListParams::default()).await {
-        Ok(list) => argo_cd::examine(&tables, &list.items),
+        Ok(list) => argo_cd::examine(&selected, &list.items),
         Err(error) if is_absent(&error) => {
             vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
         }
