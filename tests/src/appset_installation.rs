@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use http::Uri;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodTemplateSpec, Secret, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DynamicObject, PostParams};
@@ -108,6 +108,32 @@ impl Installed {
         let mut ports = ports.filter(|port| port.name.as_ref() == Some(name));
         let port = ports.next().with_context(|| format!("no port {name}"))?;
         Ok(port.container_port)
+    }
+
+    /// Returns the template of the Pods.
+    #[must_use]
+    pub fn template(&self) -> &PodTemplateSpec {
+        &self.template
+    }
+
+    /// Returns the peers that may send requests to a named port.
+    #[must_use]
+    pub fn peers(&self, port: &str) -> Vec<NetworkPolicyPeer> {
+        let named = IntOrString::String(port.to_owned());
+        let rules = self
+            .policy
+            .spec
+            .iter()
+            .flat_map(|it| it.ingress.iter().flatten());
+        let rules = rules.filter(|rule| {
+            rule.ports
+                .iter()
+                .flatten()
+                .any(|it| it.port.as_ref() == Some(&named))
+        });
+        rules
+            .flat_map(|rule| rule.from.iter().flatten().cloned())
+            .collect()
     }
 
     /// Checks by a dry run that the API server admits the Pods under the namespace's Pod Security Standard.
@@ -215,7 +241,7 @@ impl Installed {
                 .split_once(&format!("{flag} "))
                 .context("no such flag")?;
             let (_, default) = of_flag.split_once("[default: ").context("no default")?;
-            let expected = format!("0.0.0.0:{port}]");
+            let expected = format!(":{port}]");
             ensure!(default.starts_with(&expected), "{flag} is not {expected}");
         }
         Ok(())
@@ -232,6 +258,14 @@ const RELEASE: [&str; 3] = ["gloo-appset-generator", "--namespace", "argocd"];
 /// # Errors
 /// Returns `Err` if kustomize fails.
 pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
+    appset_kustomization_in("argocd", components)
+}
+
+/// As [`appset_kustomization`], in a namespace, which is set in the two places that the documentation names.
+///
+/// # Errors
+/// Returns `Err` if kustomize fails.
+pub fn appset_kustomization_in(namespace: &str, components: &[&str]) -> Result<Vec<DynamicObject>> {
     let directory = release()?;
     let root = directory.path();
     let manifests = root.join("gloo-appset");
@@ -254,7 +288,12 @@ pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
         .map(|component| format!("gloo-appset/{component}"))
         .collect();
     let text = text.replace(none, &format!("components: [{}]", components.join(", ")));
+    let text = text.replace("namespace: argocd\n", &format!("namespace: {namespace}\n"));
     fs::write(root.join("kustomization.yaml"), text)?;
+    let of_argo_cd = manifests.join("argo-cd.yaml");
+    let url = fs::read_to_string(&of_argo_cd)?;
+    let url = url.replace(".argocd.svc", &format!(".{namespace}.svc"));
+    fs::write(of_argo_cd, url)?;
     build(root)
 }
 

@@ -17,7 +17,9 @@ mod install;
 pub mod meaning;
 pub mod traffic;
 
-pub use appset_installation::{Installed, PluginConfig, appset_chart, appset_kustomization};
+pub use appset_installation::{
+    Installed, PluginConfig, appset_chart, appset_kustomization, appset_kustomization_in,
+};
 pub use browser::{Browser, Screen, chromium_binary};
 pub use canary::{AbortEnd, Canary, Endpoints, History, Passes, count, split, updates};
 pub use cluster::manifest::{apply, delete, parse};

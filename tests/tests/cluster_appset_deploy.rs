@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{
     Cluster, Installed, PluginConfig, Release, apply, appset_chart, appset_kustomization,
-    eventually, parse,
+    appset_kustomization_in, eventually, parse,
 };
 use gloo_types::crd;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
@@ -244,7 +244,10 @@ async fn the_api_server_accepts_the_chart_with_every_value() -> Result<()> {
             "refresh": { "namespaces": [NAMESPACE] },
             "tls": { "secret": "certificate" },
             "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" } },
-            "networkPolicy": { "metricsFrom": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }] },
+            "deadline": 60,
+            "shutdownDelay": 6,
+            "podSecurityContext": { "runAsUser": 1000, "runAsGroup": null },
+            "networkPolicy": { "from": [{ "podSelector": { "matchLabels": { "app": "argo-cd" } } }], "metricsFrom": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }] },
             "prometheusRule": { "enabled": true, "labels": { "release": "prometheus" } },
             "dashboard": { "enabled": true },
             "envFrom": [{ "secretRef": { "name": "logins", "optional": true } }],
@@ -273,6 +276,13 @@ async fn the_api_server_accepts_the_chart_with_every_value() -> Result<()> {
         let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
         installed.pods_are_admitted().await?;
         installed.selectors_and_ports_match()?;
+        let pod = installed.template().spec.as_ref().context("no Pod")?;
+        // The two times, and a reserve of 10 s.
+        ensure!(pod.termination_grace_period_seconds == Some(76));
+        let user = pod.security_context.clone().unwrap_or_default();
+        ensure!((user.run_as_user, user.run_as_group, user.run_as_non_root) == (Some(1000), None, Some(true)));
+        let callers = serde_json::to_value(installed.peers("api"))?;
+        ensure!(callers == json!([{ "podSelector": { "matchLabels": { "app": "argo-cd" } } }]), "{callers}");
         let plugin = PluginConfig::read(cluster.client(), NAMESPACE, NAME).await?;
         ensure!(plugin.scheme == "https" && plugin.token == "s3cret", "{}", plugin.scheme);
         installed.is_reached_by(&plugin)?;
@@ -326,6 +336,32 @@ fn chart_and_kustomization_render_equal_objects() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// A part that stays in the namespace `argocd` would give its rights to another account.
+#[test]
+fn the_kustomization_moves_to_another_namespace() -> Result<()> {
+    let objects = appset_kustomization_in("gitops", &["kubernetes", "namespaces", "refresh"])?;
+    let mut bound = 0;
+    for object in objects {
+        let value = serde_json::to_value(&object)?;
+        let kind = object.types.context("no kind")?.kind;
+        let namespace = object.metadata.namespace.as_deref();
+        let expected = (!kind.starts_with("ClusterRole")).then_some("gitops");
+        ensure!(namespace == expected, "{kind} in {namespace:?}");
+        let subjects = value.get("subjects").and_then(Value::as_array);
+        for subject in subjects.into_iter().flatten() {
+            bound += 1;
+            ensure!(subject["namespace"] == "gitops", "{kind}: {subject}");
+        }
+        let url = value.pointer("/data/baseUrl").and_then(Value::as_str);
+        ensure!(
+            url.is_none_or(|url| url == "http://gloo-appset-generator.gitops.svc"),
+            "{url:?}"
+        );
+    }
+    ensure!(bound == 2, "{bound} accounts are bound");
     Ok(())
 }
 

@@ -81,7 +81,7 @@ const ALL: [Feature; 9] = [
 
 /// The consequence of a missing permission in the words of the doctor, and the features that then fail. [`Feature::EventCount`]
 /// needs two repairs, so it fails with [`Feature::Repair`].
-const CONSEQUENCES: [(&str, &[Feature]); 15] = [
+const CONSEQUENCES: [(&str, &[Feature]); 16] = [
     ("no traffic is shifted", &ALL),
     (
         "no update is promoted",
@@ -122,6 +122,10 @@ const CONSEQUENCES: [(&str, &[Feature]); 15] = [
     (
         "a promotion that waits for Pods continues only with a later call",
         &[Feature::Release],
+    ),
+    (
+        "the destination of an experiment gets the port of the stable destination, also if its Service has another one",
+        &[],
     ),
     (
         "the plugin does not know whether its controller is the leader, and writes nothing between the calls",

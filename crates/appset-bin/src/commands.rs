@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{ErrorKind as IoErrorKind, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 use tracing::level_filters::LevelFilter;
 
+use crate::listen::Address;
 use crate::metrics::Metrics;
 use crate::objects::ObjectFlags;
 use crate::sources::Sources;
@@ -88,15 +88,15 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// The address for requests of Argo CD.
+    /// The address for requests of Argo CD. Without a host, every address of the machine, with IPv4 and IPv6.
     #[arg(long, env = "GLOO_APPSET_LISTEN", value_name = "ADDRESS")]
-    #[arg(default_value = "0.0.0.0:8080", value_parser = address)]
-    pub(crate) listen: SocketAddr,
+    #[arg(default_value = ":8080")]
+    pub(crate) listen: Address,
 
     /// The address of /livez, /readyz and /metrics.
     #[arg(long, env = "GLOO_APPSET_OPS_LISTEN", value_name = "ADDRESS")]
-    #[arg(default_value = "0.0.0.0:8081", value_parser = address)]
-    pub(crate) ops_listen: SocketAddr,
+    #[arg(default_value = ":8081")]
+    pub(crate) ops_listen: Address,
 
     /// The certificates for https in PEM, the server's own first; a change takes effect within a second, or at SIGHUP.
     #[arg(long, env = "GLOO_APPSET_TLS_CERT", value_name = "FILE")]
@@ -277,23 +277,6 @@ fn read(file: &Path) -> anyhow::Result<String> {
 /// The longest time that a flag may have, in seconds.
 const LONGEST: f32 = 600.0;
 
-/// Parses an address to listen on. Without a host it is every address of the machine, and a name is looked up.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    if let Some((host, port)) = text.rsplit_once(':')
-        && host.contains(':')
-        && !host.starts_with('[')
-    {
-        return Err(format!("an IPv6 address needs brackets: [{host}]:{port}"));
-    }
-    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
-    let found = format!("{host}{text}")
-        .to_socket_addrs()
-        .map_err(|error| format!("expected host:port, such as 127.0.0.1:8080 or :8080: {error}"))?;
-    // A client that tries one address only, such as curl with 127.0.0.1, uses IPv4. Of equals the first is taken.
-    let found = found.min_by_key(|address| !address.is_ipv4());
-    found.ok_or_else(|| format!("{text} has no address"))
-}
-
 /// Parses a level. `tracing` also reads numbers, and an empty text as no level.
 fn level(text: &str) -> Result<LevelFilter, String> {
     let level = text.parse::<LevelFilter>().ok();
@@ -342,31 +325,6 @@ mod tests {
         for text in ["0", "11", "-1", "1.5"] {
             assert_eq!(number(1, 10)(text), refused, "{text}");
         }
-    }
-
-    #[test]
-    fn an_address_may_lack_its_host_or_have_a_name() {
-        for (text, expect) in [
-            (":4355", Some("0.0.0.0:4355")),
-            ("localhost:4355", Some("127.0.0.1:4355")),
-            ("127.0.0.1:0", Some("127.0.0.1:0")),
-            ("[::1]:80", Some("[::1]:80")),
-            ("4355", None),
-            ("localhost", None),
-            (":", None),
-            (":99999", None),
-            ("", None),
-        ] {
-            let found = address(text).map(|address| address.to_string());
-            assert_eq!(found.as_deref().ok(), expect, "{text}: {found:?}");
-            assert!(
-                found
-                    .err()
-                    .is_none_or(|why| why.contains("such as 127.0.0.1:8080 or :8080"))
-            );
-        }
-        let bare = Err("an IPv6 address needs brackets: [::1]:8090".to_owned());
-        assert_eq!(address("::1:8090"), bare);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod commands;
 mod compute;
 mod connection;
 mod ledger;
+mod listen;
 mod live;
 mod metrics;
 mod objects;
@@ -24,18 +25,15 @@ mod service;
 mod shares;
 mod sources;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Context as _;
 pub use commands::{CommandLine, Flags};
 use route_store::{KubeAccess, KubeRouteStore};
 use service::Service;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
@@ -128,8 +126,8 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let hangup = signal(SignalKind::hangup())?;
     let service = Arc::new(Service::new(flags)?);
 
-    let api = listen(flags.listen, "api")?;
-    let ops = listen(flags.ops_listen, "ops")?;
+    let api = flags.listen.listen("api")?;
+    let ops = flags.ops_listen.listen("ops")?;
     let metrics = &service.metrics;
     let router = api::ops_router(Arc::clone(&service));
     let handler = Handler::new(router, Bounds::OPS, metrics, "ops");
@@ -183,27 +181,4 @@ async fn reload(service: Arc<Service>, mut hangup: Signal) {
             tracing::error!("reading the files panicked: report this as a bug");
         }
     }
-}
-
-/// The maximum number of connections that wait to be accepted.
-///
-/// The kernel drops the packet of the next one, and the client tries again after one second, then after three. Linux limits the
-/// value to 4,096 unless `net.core.somaxconn` is larger.
-const BACKLOG: u32 = 4096;
-
-fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
-    let listen = || {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        }?;
-        // A restart must not wait for connections of the previous process.
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    let listener = listen().with_context(|| format!("cannot listen on {address}"))?;
-    let address = listener.local_addr()?;
-    tracing::info!(role, address = %address, "listening");
-    Ok(listener)
 }

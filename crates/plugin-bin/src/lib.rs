@@ -75,6 +75,9 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
             serve_router(flags, env, router, metrics, async {})
         }
         None => {
+            if let Some(warning) = flags.long_requests() {
+                tracing::warn!("{warning}");
+            }
             let clusters = clusters(flags, &metrics);
             let sink = || EventSink::new(FIELD_MANAGER, metrics.count_events());
             let rollout_events = sink();

@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use gloo_types::ObjectKey;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -27,6 +28,8 @@ const ABORTS_STALL: RangeInclusive<ControllerRelease> =
 
 /// The namespace of the controller in the released manifests.
 pub(super) const NAMESPACE: &str = "argo-rollouts";
+/// The service account of the controller in the released manifests.
+pub(super) const ACCOUNT: &str = "argo-rollouts";
 /// The label of Pods, and of the selectors of Services, with the version.
 pub(super) const HASH_LABEL: &str = "rollouts-pod-template-hash";
 
@@ -112,6 +115,8 @@ impl ControllerRelease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Deployed {
     pub(super) image: String,
+    /// Its service account.
+    pub(super) account: ObjectKey,
     /// The namespace of its Rollouts; `None` for all.
     pub(super) only: Option<String>,
 }
@@ -126,21 +131,28 @@ pub(super) async fn deployed(client: &Client, namespace: &str) -> Result<Option<
     let deployments: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = deployments.list(&ListParams::default()).await?;
-    for deployment in &listed.items {
-        let pod = Node::root(&deployment.data).get("spec.template.spec");
-        for container in pod.get("containers").items() {
-            let image = container.get("image").text();
-            // The image has this name in every registry; `kubectl-argo-rollouts` is the dashboard.
-            let name = image.rsplit('/').next().unwrap_or_default();
-            if name.starts_with("argo-rollouts") {
-                return Ok(Some(Deployed {
-                    image: image.to_owned(),
-                    only: only_namespace(container.value, namespace),
-                }));
-            }
-        }
-    }
-    Ok(None)
+    let mut found = listed.items.iter();
+    Ok(found.find_map(|it| in_deployment(&it.data, namespace)))
+}
+
+/// Returns the controller that a Deployment runs, if it runs one.
+fn in_deployment(deployment: &Value, namespace: &str) -> Option<Deployed> {
+    let pod = Node::root(deployment).get("spec.template.spec");
+    let containers = pod.get("containers").items();
+    let container = containers.iter().find(|container| {
+        // The image has this name in every registry; `kubectl-argo-rollouts` is the dashboard.
+        let name = container.get("image").text().rsplit('/').next();
+        name.is_some_and(|name| name.starts_with("argo-rollouts"))
+    })?;
+    let account = match pod.get("serviceAccountName").text() {
+        "" => "default",
+        account => account,
+    };
+    Some(Deployed {
+        image: container.get("image").text().to_owned(),
+        account: ObjectKey::new(namespace, account),
+        only: only_namespace(container.value, namespace),
+    })
 }
 
 /// Returns the namespace to which the flags of a controller's container restrict it. By default it is the controller's own.
@@ -248,6 +260,32 @@ mod tests {
         check_only(&["--namespaced=false"], None);
         check_only(&["--namespace", "shop", "--namespaced"], Some("shop"));
         check_only(&["--namespaced", "--namespace=shop"], Some("shop"));
+    }
+
+    #[test]
+    fn a_controller_is_found_by_its_image_with_its_account() {
+        let deployment = |account: Value, image: &str| {
+            let proxy = json!({"image": "istio/proxyv2:1.30"});
+            let pod =
+                json!({"serviceAccountName": account, "containers": [proxy, {"image": image}]});
+            json!({"spec": {"template": {"spec": pod}}})
+        };
+        let image = "quay.io/argoproj/argo-rollouts:v1.10.2";
+        for (account, expected) in [
+            (json!("rollouts"), "argo/rollouts"),
+            (Value::Null, "argo/default"),
+        ] {
+            let found = in_deployment(&deployment(account, image), "argo").unwrap();
+            assert_eq!(
+                (found.image.as_str(), found.account.to_string().as_str()),
+                (image, expected)
+            );
+        }
+        let dashboard = deployment(
+            Value::Null,
+            "quay.io/argoproj/kubectl-argo-rollouts:v1.10.2",
+        );
+        assert_eq!(in_deployment(&dashboard, "argo"), None);
     }
 
     const COMPATIBILITY: &str = include_str!("../../../docs/compatibility.md");

@@ -33,12 +33,12 @@ use crate::flags::ClusterFlags;
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
 /// It checks the API server, the CRDs, the controller, its permissions and ConfigMap, the plugin's file, the Rollouts that
-/// use the plugin, and Argo CD Applications that would revert its changes.
+/// use the plugin, and Argo CD Applications that would revert its changes or keep edits from Git away.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   doctor                                            with your own kubeconfig
-  doctor --service-account argo/rollouts            when the controller runs as another account
+  doctor --service-account argo/rollouts            if the controller is not found and does not run as argo-rollouts
   doctor -o json                                    JSON output
 
 Without permission to create SubjectAccessReviews, doctor checks your own permissions instead of those of the controller's \
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMESPACE", default_value = controller::NAMESPACE)]
     controller_namespace: String,
 
-    /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
+    /// The controller's service account, as namespace/name. Default: that of the controller's Deployment.
     #[arg(long, value_name = "ACCOUNT", value_parser = super::restore::key)]
     service_account: Option<ObjectKey>,
 
@@ -131,7 +131,13 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
     findings.push(finding);
     let release = controller.as_ref();
     let release = release.and_then(|it| ControllerRelease::of_image(&it.image));
-    let only = controller.and_then(|it| it.only);
+    let (account, only) = controller.map_or((None, None), |it| (Some(it.account), it.only));
+    // The released manifests have this account.
+    let account = args
+        .service_account
+        .clone()
+        .or(account)
+        .unwrap_or_else(|| ObjectKey::new(&args.controller_namespace, controller::ACCOUNT));
     let has_tables = has_resource(management, &mut findings, &TABLES).await;
     let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
 
@@ -171,8 +177,10 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
         of_rollouts: of_rollouts.chain(only.clone()).collect(),
         of_tables: of_tables.into_iter().collect(),
         only,
+        controller: args.controller_namespace.clone(),
     };
-    findings.extend(check_permissions(args, clusters, mirrors, &policy, &places).await?);
+    let account = account.to_string();
+    findings.extend(check_permissions(&account, clusters, mirrors, &policy, &places).await?);
     if has_tables && read.is_some() {
         output::progress("reading RouteTables");
         findings.extend(tables(&clusters.tables, management, &users, &places).await);
@@ -182,6 +190,7 @@ async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<F
 
 /// The namespaces that the controller and its Rollouts use.
 struct Places {
+    controller: String,
     /// The only namespace whose Rollouts the controller reads; `None` for all.
     only: Option<String>,
     of_rollouts: BTreeSet<String>,
@@ -327,18 +336,15 @@ async fn subjects(
 
 /// Checks the permissions of the plugin in each of its clusters.
 async fn check_permissions(
-    args: &Args,
+    account: &str,
     clusters: &Clusters,
     mirrors: bool,
     policy: &Policy,
     places: &Places,
 ) -> anyhow::Result<Vec<Finding>> {
-    let controller = &args.controller_namespace;
-    let account = args.service_account.as_ref().map(ToString::to_string);
-    let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
     let local = Cluster {
         client: clusters.local.client().await?,
-        account: Some(&account),
+        account: Some(account),
         role: match places.only {
             Some(_) => "Role argo-rollouts-gloo-platform",
             None => "ClusterRole argo-rollouts-gloo-platform",
@@ -347,7 +353,7 @@ async fn check_permissions(
     };
     let in_namespaces: Vec<String> = places.of_rollouts.iter().cloned().collect();
     let of_tables = permissions::of_tables(mirrors, &places.of_tables);
-    let mut of_rollouts = permissions::of_rollouts(&in_namespaces, controller);
+    let mut of_rollouts = permissions::of_rollouts(&in_namespaces, &places.controller);
     if clusters.is_one() {
         of_rollouts.extend(of_tables);
         return Ok(permissions::examine(local, of_rollouts).await);
@@ -380,19 +386,17 @@ async fn tables(
         }
         None => store.objects(None).await,
     };
-    let mut tables = match listed {
+    let tables = match listed {
         Ok(tables) => tables,
         Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
     };
-    tables.retain(|table| {
-        let mut selectors = users.iter().map(|(_, config)| config.route_tables());
-        selectors.any(|it| it.matches(table.key(), table.labels()))
-    });
+    let configs = users.iter().map(|(_, config)| config);
+    let selected = argo_cd::Selected::all(tables, &configs.collect::<Vec<_>>());
     let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Application");
     let applications: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     match applications.list(&ListParams::default()).await {
-        Ok(list) => argo_cd::examine(&tables, &list.items),
+        Ok(list) => argo_cd::examine(&selected, &list.items),
         Err(error) if is_absent(&error) => {
             vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
         }

@@ -149,7 +149,7 @@ pub(crate) struct ClusterFlags {
     #[arg(long, env = "GLOO_PLUGIN_CLUSTER_NAME", value_name = "NAME", default_value_if("kubeconfig", ArgPredicate::IsPresent, "remote"), value_parser = cluster_name)]
     cluster_name: Option<String>,
 
-    /// Deadline of each request to the API server, in seconds.
+    /// Deadline of each request to the API server, in seconds. With more than 8 the plugin may write nothing between the calls.
     #[arg(long, env = "GLOO_PLUGIN_REQUEST_TIMEOUT", value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     request_timeout: Duration,
 }
@@ -163,6 +163,22 @@ pub(crate) struct ClusterFlags {
 )]
 pub struct WrongTimeouts {
     call: Duration,
+    request: Duration,
+}
+
+/// The longest request for which a Lease of Argo Rollouts leaves enough time. A leader has it for 15 s and renews it every 2 s.
+/// After a request and 2 s of reserve, 5 s are left, in which one renewal may fail.
+const LONGEST_REQUEST: Duration = Duration::from_secs(8);
+
+/// `--request-timeout` is so long that the plugin does not know for the duration of a request that its controller is the leader.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--request-timeout is {} s: with more than {} s the plugin may write nothing between the calls, because the Lease of the \
+     controller ends before such a request",
+    request.as_secs_f32(),
+    LONGEST_REQUEST.as_secs()
+)]
+pub struct LongRequests {
     request: Duration,
 }
 
@@ -193,6 +209,13 @@ impl Flags {
             true => Ok(()),
             false => Err(WrongTimeouts { call, request }),
         }
+    }
+
+    /// Returns a warning if requests may take so long that repairs and other work between the calls do not happen.
+    #[must_use]
+    pub fn long_requests(&self) -> Option<LongRequests> {
+        let request = self.cluster.request_timeout;
+        (request > LONGEST_REQUEST).then_some(LongRequests { request })
     }
 
     /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
@@ -441,6 +464,20 @@ mod tests {
             &["--request-timeout=7.5"],
             Some("--call-timeout is 5 s, it must be longer than --request-timeout, which is 7.5 s"),
         );
+    }
+
+    #[test]
+    fn long_requests_are_a_warning() {
+        let warning = |timeout: &str| {
+            let line = Line::try_parse_from(["plugin", timeout]).unwrap();
+            line.flags
+                .long_requests()
+                .map(|warning| warning.to_string())
+        };
+        assert_eq!(warning("--request-timeout=8"), None);
+        let long = warning("--request-timeout=8.5").unwrap();
+        let expected = "--request-timeout is 8.5 s: with more than 8 s the plugin may write nothing between the calls";
+        assert!(long.starts_with(expected), "{long}");
     }
 
     #[test]

@@ -83,6 +83,39 @@ func TestIgnoreDifferences(t *testing.T) {
 	}
 }
 
+// TestIgnoredPath shows why the documentation advises against paths: at rest an edit of the routes in Git does not arrive either.
+func TestIgnoredPath(t *testing.T) {
+	live := document(t, restManager, "a", "/", resting)
+	git := document(t, "", "a", "/v2", resting)
+	unstructured.RemoveNestedField(git.Object, "metadata", "managedFields")
+	for _, ignored := range []v1alpha1.ResourceIgnoreDifferences{
+		{JSONPointers: []string{"/spec/http"}},
+		{JSONPointers: []string{"/spec"}},
+		{JQPathExpressions: []string{".spec.http"}},
+		{JQPathExpressions: []string{".spec.http[]"}},
+	} {
+		// Both may be patterns.
+		ignored.Group, ignored.Kind = "*.solo.io", "Route*"
+		config, err := diff.NewDiffConfigBuilder().
+			WithDiffSettings([]v1alpha1.ResourceIgnoreDifferences{ignored}, nil, false, normalizers.IgnoreNormalizerOpts{}).
+			WithTracking("", string(v1alpha1.TrackingMethodAnnotation)).WithNoCache().Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared, err := diff.StateDiff(t.Context(), live, git, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compared.Modified {
+			t.Errorf("%v: the edit is a difference", ignored)
+		}
+		synced := respecting(t, live, git, config)
+		if !reflect.DeepEqual(spec(synced)["http"], spec(live)["http"]) {
+			t.Errorf("%v: a sync applies the edit", ignored)
+		}
+	}
+}
+
 // recipe reads the recommended Application from the manifests.
 func recipe(t *testing.T) (application v1alpha1.Application) {
 	text, err := os.ReadFile("../../../deploy/argo-cd/application.yaml")

@@ -80,7 +80,7 @@ const OF_MIRRORS: [Permissions; 4] = [
 ];
 
 /// In the cluster of the Rollouts.
-const OF_ROLLOUTS: [Permissions; 5] = [
+const OF_ROLLOUTS: [Permissions; 6] = [
     need(
         &["get"],
         ROLLOUTS,
@@ -105,6 +105,11 @@ const OF_ROLLOUTS: [Permissions; 5] = [
         &["watch"],
         SLICES,
         "a promotion that waits for Pods continues only with a later call",
+    ),
+    need(
+        &["get"],
+        ("", "services"),
+        "the destination of an experiment gets the port of the stable destination, also if its Service has another one",
     ),
 ];
 
