@@ -66,8 +66,8 @@ async fn round(service: &Arc<Service>, sets: &ApplicationSets, all: bool) -> boo
     for call in calls {
         match service.answer_again(&call).await {
             Ok(hash) => service.ledger().would_answer(&call, hash),
-            // The objects may become known again without a change event.
-            Err(Failure::NotReady(_)) => is_open = true,
+            // The objects may become known again without a change event, and a busy replica idle.
+            Err(Failure::NotReady(_) | Failure::Deadline(..)) => is_open = true,
             // After an error Argo CD would keep the Applications, so there is no need for a request.
             Err(_) => {}
         }

@@ -277,8 +277,10 @@ impl Service {
             let size = answer.size(service.max_answer)?;
             Ok(ledger::hash(&answer.to_body(size)?))
         });
-        let again = timeout(self.sources.deadline, again).await;
-        again.unwrap_or(Err(Failure::Internal))
+        let deadline = self.sources.deadline;
+        let late = || Failure::Deadline(deadline.as_secs(), "comparing an answer".to_owned());
+        let again = timeout(deadline, again).await;
+        again.unwrap_or_else(|_| Err(late()))
     }
 
     /// Whether the replica is not ready, and connections close after their answer, because the process is ending.

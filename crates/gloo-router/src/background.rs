@@ -61,12 +61,11 @@ pub async fn between_calls<S: Store + Watched + LeaseReader>(
     let store = router.store();
     let (leases, observer) = (Arc::clone(store), Arc::clone(router.observer()));
     let mut fence = LeaseFence::new(leases, controller, settings.request_timeout, observer);
-    // In its own allocation: the state of all tasks is large, and the stack would have a copy of it for each caller.
     let work = Box::pin(async {
-        fence
-            .read_holder(router.background().instance().await)
-            .await;
-        run(settings, &router, Arc::clone(store), Arc::new(fence)).await;
+        fence.set_instance(router.background().instance().await);
+        let fence = Arc::new(fence);
+        let work = run(settings, &router, Arc::clone(store), Arc::clone(&fence));
+        join(fence.learn_holder(), work).await;
     });
     join3(
         Watched::run(&**store),
@@ -121,15 +120,25 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
         let marks = watched.first_marks().await;
         router.restore_deferred(&marks, &*fence).await;
     };
-    let always = join4(collector.run(), guard.run(), monitor.run(), deferred);
+    // On the heap each: the stack would have a copy of the state of all of them.
+    let always = join4(
+        Box::pin(collector.run()),
+        Box::pin(guard.run()),
+        Box::pin(monitor.run()),
+        Box::pin(deferred),
+    );
     let repairer = Repairer {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
         fence: Arc::clone(&fence),
     };
     if settings.repair {
-        join(always, repairer.run()).await;
+        join(always, Box::pin(repairer.run())).await;
     } else {
+        router
+            .background()
+            .standing()
+            .begin_resuming(BTreeSet::new());
         always.await;
     }
 }

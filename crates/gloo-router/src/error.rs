@@ -150,7 +150,11 @@ impl Failure {
 
     /// Whether another try may succeed although nothing else changes.
     pub(crate) const fn may_succeed_later(&self) -> bool {
-        self.is_unanswered() || matches!(self, Self::Store(StoreError::Conflict(_)))
+        match self {
+            Self::NotRestored { source, .. } => source.may_succeed_later(),
+            Self::Store(StoreError::Conflict(_)) => true,
+            failure => failure.is_unanswered(),
+        }
     }
 }
 

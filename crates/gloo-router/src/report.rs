@@ -277,10 +277,12 @@ impl fmt::Display for RepairOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Written => "it was written",
-            Self::FencedLease => "another controller may be the leader",
+            Self::FencedLease => "another controller is the leader, or its Lease may not be read",
             Self::FencedRollout => "the Rollout has changed since its last call",
             Self::Conflict => "another client wrote it at the same time",
-            Self::Unanswered => "the API server has not answered in time; the plugin tries again",
+            Self::Unanswered => {
+                "something could not be read or written in time; the plugin tries again"
+            }
             Self::Failed => "it cannot be planned or written, and the plugin's log says why",
         })
     }

@@ -121,27 +121,53 @@ pub(crate) struct StandingIntents {
     rollouts: HashMap<ObjectKey, Standing>,
     /// Intents from before the calls that are running.
     before: HashMap<ObjectKey, Standing>,
-    /// Rollouts with a call, until the intents from before the start of this process are restored.
-    called: HashSet<ObjectKey>,
-    are_resumed: bool,
+    start: Start,
+}
+
+/// What becomes of intents from before the start of this process.
+#[derive(Debug)]
+enum Start {
+    /// It is not known yet which Rollouts have marks. These have had a call since.
+    Called(HashSet<ObjectKey>),
+    /// The intents of these Rollouts are not restored yet. After that, and after a call, each intent is from this process.
+    Resuming(BTreeSet<ObjectKey>),
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self::Called(HashSet::new())
+    }
 }
 
 impl StandingIntents {
     /// Suspends the intent of a Rollout: a call begins that may ask for something else. There is no intent until its
     /// SetWeight ends.
     pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
-        // Afterwards each intent is from a call, so nothing can be replaced by an older one.
-        if !self.are_resumed {
-            self.called.insert(rollout.clone());
+        match &mut self.start {
+            Start::Called(called) => {
+                called.insert(rollout.clone());
+            }
+            Start::Resuming(rollouts) => {
+                rollouts.remove(rollout);
+            }
         }
         if let Some(standing) = self.rollouts.remove(rollout) {
             self.before.insert(rollout.clone(), standing);
         }
     }
 
-    /// Whether the intents from before the start of this process are restored, and no call for the Rollout is running.
+    /// Whether an intent of the Rollout from before the start of this process is restored, and no call for it is running.
     pub(crate) fn is_settled(&self, rollout: &ObjectKey) -> bool {
-        self.are_resumed && !self.before.contains_key(rollout)
+        let is_resumed = match &self.start {
+            Start::Called(called) => called.contains(rollout),
+            Start::Resuming(rollouts) => !rollouts.contains(rollout),
+        };
+        is_resumed && !self.before.contains_key(rollout)
+    }
+
+    /// Returns the Rollouts with a call that is running.
+    pub(crate) fn with_calls(&self) -> BTreeSet<ObjectKey> {
+        self.before.keys().cloned().collect()
     }
 
     /// Returns the intent of a Rollout.
@@ -175,22 +201,31 @@ impl StandingIntents {
         repeats
     }
 
-    /// Whether a call for the Rollout has begun since this process started.
-    pub(crate) fn is_called(&self, rollout: &ObjectKey) -> bool {
-        self.called.contains(rollout)
-    }
-
-    /// Restores an intent from before the start of this process, unless a call has replaced it.
-    pub(crate) fn resume(&mut self, rollout: &ObjectKey, standing: Standing) {
-        if !self.is_called(rollout) {
-            self.rollouts.insert(rollout.clone(), standing);
+    /// Notes the Rollouts whose intents from before the start of this process are to be restored, apart from those with a call.
+    pub(crate) fn begin_resuming(&mut self, mut rollouts: BTreeSet<ObjectKey>) {
+        if let Start::Called(called) = &self.start {
+            rollouts.retain(|rollout| !called.contains(rollout));
+            self.start = Start::Resuming(rollouts);
         }
     }
 
-    /// Notes that all intents from before the start of this process are restored.
-    pub(crate) fn end_resuming(&mut self) {
-        self.called = HashSet::new();
-        self.are_resumed = true;
+    /// Returns the Rollouts whose intents are still to be restored.
+    pub(crate) fn to_resume(&self) -> BTreeSet<ObjectKey> {
+        match &self.start {
+            Start::Called(_) => BTreeSet::new(),
+            Start::Resuming(rollouts) => rollouts.clone(),
+        }
+    }
+
+    /// Restores an intent from before the start of this process, if there is one, unless a call has replaced it.
+    pub(crate) fn resume(&mut self, rollout: &ObjectKey, standing: Option<Standing>) {
+        let is_open = match &mut self.start {
+            Start::Called(_) => false,
+            Start::Resuming(rollouts) => rollouts.remove(rollout),
+        };
+        if let Some(standing) = standing.filter(|_| is_open) {
+            self.rollouts.insert(rollout.clone(), standing);
+        }
     }
 
     /// Whether there is an intent of a Rollout of this name with another uid.
@@ -204,12 +239,20 @@ impl StandingIntents {
     pub(crate) fn forget(&mut self, rollout: &ObjectKey) {
         self.rollouts.remove(rollout);
         self.before.remove(rollout);
+        match &mut self.start {
+            Start::Called(called) => called.remove(rollout),
+            Start::Resuming(rollouts) => rollouts.remove(rollout),
+        };
     }
 
     /// Drops the intents of all Rollouts but those for which `exists` returns true.
     pub(crate) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
         self.rollouts.retain(|rollout, _| exists(rollout));
         self.before.retain(|rollout, _| exists(rollout));
+        match &mut self.start {
+            Start::Called(called) => called.retain(exists),
+            Start::Resuming(rollouts) => rollouts.retain(exists),
+        }
     }
 
     /// Returns the Rollouts whose intents fit.
@@ -422,15 +465,26 @@ mod tests {
     #[test]
     fn a_call_replaces_an_intent_from_before_the_start() {
         let (other, owner) = (ObjectKey::new("shop", "other"), key(&rollout(object())));
+        let named = |name: &str| ObjectKey::new("shop", name);
         let mut intents = StandingIntents::default();
         intents.suspend(&owner);
-        for rollout in [&owner, &other] {
-            intents.resume(rollout, standing());
+        assert!(intents.is_settled(&owner) && !intents.is_settled(&other));
+        let marked = [&other, &named("called"), &named("gone"), &named("differs")];
+        intents.begin_resuming([&owner].into_iter().chain(marked).cloned().collect());
+        intents.suspend(&named("called"));
+        intents.forget(&named("gone"));
+        assert_eq!(
+            intents.to_resume(),
+            [named("differs"), other.clone()].into()
+        );
+        for rollout in [&owner, &named("called"), &other] {
+            assert_eq!(intents.is_settled(rollout), *rollout != other);
+            intents.resume(rollout, Some(standing()));
+            assert!(intents.is_settled(rollout));
         }
+        intents.resume(&named("differs"), None);
+        assert!(intents.to_resume().is_empty());
         assert_eq!(intents.rollouts(|_| true), [other]);
-        intents.end_resuming();
-        intents.suspend(&owner);
-        assert!(intents.called.is_empty());
     }
 
     #[test]

@@ -251,7 +251,7 @@ impl Metrics {
                 ),
                 repair_delay: register.put(
                     "repair_delay_seconds",
-                    "Time from a change that moved traffic until it was repaired, or until a repair failed",
+                    "Time from a change that moved traffic until each try to repair it",
                     DELAY.new_metric(),
                 ),
                 fights: register.add("fights", "RouteTables whose weights another writer repeatedly changes"),

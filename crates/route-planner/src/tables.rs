@@ -1,5 +1,5 @@
-//! Decides about several tables of one Rollout: traffic returns to stable table by table, and moves to the canary in all tables or in
-//! none.
+//! Decides about several tables of one Rollout: traffic returns to stable table by table, and moves to the canary only if all tables
+//! can be read and planned.
 //!
 //! For example, weight 25 for three tables, one of which was deleted:
 //!

@@ -73,9 +73,10 @@ impl Lease {
 pub enum Leadership {
     /// No Lease exists, or the Lease is stale and this controller has never held one: it runs without leader election.
     Unknown,
-    /// Another controller is the leader, or this one has lost the Lease.
+    /// Another controller is the leader.
     NotLeader,
-    /// The controller holds the Lease, but might lose it during a request if it does not renew it soon.
+    /// The Lease names this controller, but does not say until when it remains the leader: it was not renewed in time, or the clock
+    /// was changed.
     Late,
     /// The controller is the leader, and remains so for the duration of a request.
     Leader,
@@ -162,21 +163,17 @@ impl Controller {
 
     fn judge(&self, lease: &Lease, now: Timestamp, request_timeout: Duration) -> Leadership {
         let age = now.duration_since(lease.renewed);
-        if age > signed(lease.duration * ABANDONED_AFTER) {
-            // A controller that has held a Lease runs with leader election: it has lost the connection, or the clock was
-            // changed.
-            return match self.identity {
-                Some(_) => Leadership::NotLeader,
-                None => Leadership::Unknown,
-            };
+        // A controller that has held a Lease runs with leader election: it has lost the connection, or the clock was changed.
+        if age > signed(lease.duration * ABANDONED_AFTER) && self.identity.is_none() {
+            return Leadership::Unknown;
         }
         let latest = lease.duration.saturating_sub(request_timeout + RESERVE);
         let is_ours = match &self.identity {
             Some(identity) => *identity == lease.holder,
             None => self.has_hostname(&lease.holder),
         };
-        match is_ours && age >= -signed(AHEAD) {
-            true if age <= signed(latest) => Leadership::Leader,
+        match is_ours {
+            true if age <= signed(latest) && age >= -signed(AHEAD) => Leadership::Leader,
             true => Leadership::Late,
             false => Leadership::NotLeader,
         }
@@ -242,7 +239,7 @@ mod tests {
         check(None, &[("pod-1_a", 60.0)], Late);
         // The clock was set back after the last renewal.
         check(None, &[("pod-1_a", -1.0)], Leader);
-        check(None, &[("pod-1_a", -3600.0)], NotLeader);
+        check(None, &[("pod-1_a", -3600.0)], Late);
         // A Lease that is not renewed: the controller runs without leader election.
         check(None, &[("pod-1_a", 75.1)], Unknown);
         check(None, &[("pod-2_a", 75.1)], Unknown);
@@ -253,7 +250,7 @@ mod tests {
         check(Some("pod-1_a"), &[("pod-1_b", 1.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-1_a", 1.0)], Leader);
         // The clock of the node was set forward by an hour: whoever holds the Lease, it is not stale.
-        check(Some("pod-1_a"), &[("pod-1_a", 3600.0)], NotLeader);
+        check(Some("pod-1_a"), &[("pod-1_a", 3600.0)], Late);
         check(Some("pod-1_a"), &[("pod-2_a", 3600.0)], NotLeader);
         // Two Leases.
         check(None, &[("pod-1_a", 80.0), ("pod-1_a", 1.0)], Leader);

@@ -9,7 +9,7 @@ use tracing::info;
 
 use crate::lock;
 use crate::report::{Observer, Report};
-use crate::router::{Fence, RETRY};
+use crate::router::{Fence, LONGEST_RETRY, RETRY};
 
 /// Allows a write only after it has read the controller's Lease.
 pub(crate) struct LeaseFence<L> {
@@ -39,13 +39,22 @@ impl<L: LeaseReader> LeaseFence<L> {
         }
     }
 
-    /// Reads the holder of the Lease at the start, when this process has just been started by the leader. `instance` is the
-    /// instance id of the controller, which is part of the Lease's name from release 1.10 on.
-    pub(crate) async fn read_holder(&mut self, instance: Option<String>) {
+    /// Sets the instance id of the controller, which is part of the Lease's name from release 1.10 on.
+    pub(crate) fn set_instance(&mut self, instance: Option<String>) {
         self.instance = instance;
-        // Until it is known, another controller on the same host could pass for this one.
-        while self.leadership().await.is_err_and(|it| it.is_unavailable()) {
-            sleep(RETRY).await;
+    }
+
+    /// Reads the holder of the Lease at the start, when this process has just been started by the leader, until the API server
+    /// answers. Until then another controller on the same host could pass for this one.
+    pub(crate) async fn learn_holder(&self) {
+        let mut pause = RETRY;
+        loop {
+            let read = with_priority(Priority::Repair, self.leadership()).await;
+            if !read.is_err_and(|error| error.is_unavailable()) {
+                return;
+            }
+            sleep(pause).await;
+            pause = LONGEST_RETRY.min(pause * 2);
         }
     }
 
@@ -54,8 +63,8 @@ impl<L: LeaseReader> LeaseFence<L> {
         let leadership = self.read_leadership().await;
         let leads = match leadership {
             Ok(Leadership::Leader) => Some(true),
-            Ok(Leadership::NotLeader | Leadership::Late) => Some(false),
-            Ok(Leadership::Unknown) | Err(_) => None,
+            Ok(Leadership::NotLeader) => Some(false),
+            Ok(Leadership::Unknown | Leadership::Late) | Err(_) => None,
         };
         self.observer.observe(&Report::Leads(leads));
         leadership
@@ -151,7 +160,8 @@ mod tests {
         });
         let timeout = Duration::from_secs(3);
         let mut fence = LeaseFence::new(leases.clone(), controller, timeout, reported.clone());
-        fence.read_holder(Some("blue".to_owned())).await;
+        fence.set_instance(Some("blue".to_owned()));
+        let _ = fence.leadership().await;
         leases.is_later.store(true, Ordering::Relaxed);
         assert_eq!(fence.allows().await, expect);
         let reported = reported.0.lock().unwrap();
@@ -185,7 +195,7 @@ mod tests {
             })
         };
         check(forbidden, false).await;
-        check_change(|_| Ok(None), unanswered, None).await;
+        check(unanswered, None).await;
     }
 
     fn unanswered(name: &str) -> Holder {
@@ -204,13 +214,13 @@ mod tests {
         });
         let controller = Controller::new("argo-rollouts", "pod-1");
         let timeout = Duration::from_secs(3);
-        let mut fence = LeaseFence::new(leases.clone(), controller, timeout, Arc::new(()));
+        let fence = LeaseFence::new(leases.clone(), controller, timeout, Arc::new(()));
         let answers = async {
             sleep(Duration::from_millis(2500)).await;
             leases.is_later.store(true, Ordering::Relaxed);
         };
         let begin = Instant::now();
-        join(fence.read_holder(None), answers).await;
+        join(fence.learn_holder(), answers).await;
         assert_eq!(begin.elapsed(), Duration::from_secs(3));
     }
 

@@ -38,6 +38,9 @@ struct Since {
     is_reported: bool,
 }
 
+/// It is not known whether a table is behind: a call is running, or the Rollout could not be read.
+struct NotCompared;
+
 /// The last comparison of a table: valid for this version of the table and this intent.
 struct Compared {
     version: Option<String>,
@@ -54,9 +57,10 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         let mut compared = HashMap::new();
         loop {
             ticks.tick().await;
-            let behind = self.all_behind(&mut compared).await;
+            let (behind, unknown) = self.all_behind(&mut compared).await;
             since.retain(|rollout_and_lack, since| {
-                let is_left = behind.contains_key(rollout_and_lack);
+                let is_left =
+                    behind.contains_key(rollout_and_lack) || unknown.contains(&rollout_and_lack.0);
                 if !is_left && since.is_reported {
                     let (rollout, lack) = rollout_and_lack.clone();
                     self.router
@@ -91,24 +95,31 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         }
     }
 
-    /// Returns the Rollouts whose tables are behind now, and the first reason of each.
+    /// Returns the Rollouts whose tables are behind now, with the first reason of each, and those of which that is not known.
     async fn all_behind(
         &self,
         compared: &mut HashMap<Part, Compared>,
-    ) -> BTreeMap<(ObjectKey, Lack), String> {
+    ) -> (BTreeMap<(ObjectKey, Lack), String>, BTreeSet<ObjectKey>) {
         let parts = self.parts();
         compared.retain(|part, _| parts.contains(part));
+        let mut unknown = self.router.background().standing().with_calls();
         let mut all = BTreeMap::new();
         for part in parts {
             if let Some(reason) = self.watched.unseen(&part.table) {
                 let key = (part.rollout.clone(), Lack::Watch);
                 all.entry(key).or_insert(reason);
             }
-            if let Some(Behind { lack, reason }) = self.behind(&part, compared).await {
-                all.entry((part.rollout, lack)).or_insert(reason);
+            match self.behind(&part, compared).await {
+                Ok(Some(Behind { lack, reason })) => {
+                    all.entry((part.rollout, lack)).or_insert(reason);
+                }
+                Ok(None) => {}
+                Err(NotCompared) => {
+                    unknown.insert(part.rollout);
+                }
             }
         }
-        all
+        (all, unknown)
     }
 
     /// Returns the tables to compare, with each Rollout that has an intent or marks in them.
@@ -125,7 +136,11 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         parts
     }
 
-    async fn behind(&self, part: &Part, compared: &mut HashMap<Part, Compared>) -> Option<Behind> {
+    async fn behind(
+        &self,
+        part: &Part,
+        compared: &mut HashMap<Part, Compared>,
+    ) -> Result<Option<Behind>, NotCompared> {
         let Part { rollout, table } = part;
         let background = self.router.background();
         let (is_settled, standing) = {
@@ -135,8 +150,11 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         // A Rollout that was deleted or does not use the plugin is for the garbage collector.
         let uses_plugin = self.watched.presence(rollout) == Presence::Exists { uses_plugin: true };
         // While a promotion is held, another weight than that of the last call is in force.
-        if !is_settled || !uses_plugin || self.router.holds().is_held(rollout) {
-            return None;
+        if !uses_plugin || self.router.holds().is_held(rollout) {
+            return Ok(None);
+        }
+        if !is_settled {
+            return Err(NotCompared);
         }
         let Some(standing) = standing else {
             return self.behind_status(part).await;
@@ -146,9 +164,11 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             && last.version == version
             && last.standing == standing
         {
-            return last.behind.clone();
+            return Ok(last.behind.clone());
         }
-        let document = self.watched.table(table)?;
+        let Some(document) = self.watched.table(table) else {
+            return Ok(None);
+        };
         let behind = Behind::of(&standing.request, &document);
         let now = Compared {
             version,
@@ -156,22 +176,21 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             behind: behind.clone(),
         };
         compared.insert(part.clone(), now);
-        behind
+        Ok(behind)
     }
 
-    async fn behind_status(&self, part: &Part) -> Option<Behind> {
-        let document = self.watched.table(&part.table)?;
+    async fn behind_status(&self, part: &Part) -> Result<Option<Behind>, NotCompared> {
+        let Some(document) = self.watched.table(&part.table) else {
+            return Ok(None);
+        };
         let context = RequestContext {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Collect,
         };
         let behind = self.router.behind_status(&part.rollout, &document);
-        match with_context(context, behind).await {
-            Ok(behind) => behind,
-            Err(error) => {
-                debug!(rollout = %part.rollout, "not compared: {error}");
-                None
-            }
-        }
+        with_context(context, behind).await.map_err(|error| {
+            debug!(rollout = %part.rollout, "not compared: {error}");
+            NotCompared
+        })
     }
 }

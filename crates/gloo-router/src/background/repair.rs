@@ -10,10 +10,10 @@
 //!        fences: the live Rollout, the controller's Lease, no running call
 //!                          |
 //!                          v
-//!                one guarded PATCH, made again only if a request gets no answer
+//!                one guarded PATCH, made again if a request gets no answer, or something else has to be read or planned first
 //! ```
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,8 @@ struct Ended {
     rollout: About,
     /// `None` if nothing had to be repaired.
     outcome: Option<RepairOutcome>,
+    /// Whether it is tried again.
+    is_open: bool,
     /// The manager that had changed the table, if that was read before the repair.
     with: Option<FieldManager>,
 }
@@ -120,7 +122,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 },
                 Some(mut ended) = running.next() => {
                     under_way.remove(&ended.part);
-                    if ended.outcome == Some(RepairOutcome::Unanswered) {
+                    if ended.is_open {
                         scheduled.again(ended.part.clone(), ended.since, ended.pause, Instant::now());
                     }
                     if self.begins_fight(&ended) {
@@ -143,30 +145,24 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 None => sleep(RECHECK).await,
             }
         };
-        let mut rollouts: BTreeSet<ObjectKey> = marked.into_iter().map(|it| it.rollout).collect();
+        let rollouts = marked.into_iter().map(|it| it.rollout).collect();
+        let background = self.router.background();
+        background.standing().begin_resuming(rollouts);
         let mut pause = RETRY;
         loop {
-            let mut unanswered = BTreeSet::new();
+            let rollouts = background.standing().to_resume();
             for rollout in rollouts {
-                if self.router.background().standing().is_called(&rollout) {
-                    continue;
-                }
                 let resume = with_context(self.context(), self.router.resume(&rollout));
                 if let Err(failure) = resume.await {
                     debug!(%rollout, "no repairs yet: {failure}");
-                    if failure.is_unanswered() {
-                        unanswered.insert(rollout);
-                    }
                 }
             }
-            if unanswered.is_empty() {
-                break;
+            if background.standing().to_resume().is_empty() {
+                return;
             }
-            rollouts = unanswered;
             sleep(pause).await;
             pause = LONGEST_RETRY.min(pause * 2);
         }
-        self.router.background().standing().end_resuming();
     }
 
     /// Returns the context of the requests of one Rollout or table.
@@ -241,13 +237,14 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             };
             // A repair that finds the Rollout changed drops the intent.
             let rollout = background.standing().about(&part.rollout);
-            let outcome = self.router.repair(&part, self.fence.as_ref()).await;
+            let repaired = self.router.repair(&part, self.fence.as_ref()).await;
             Ended {
                 part,
                 since: pending.since,
                 pause: pending.pause,
                 rollout,
-                outcome,
+                outcome: repaired.outcome,
+                is_open: repaired.is_open,
                 with,
             }
         })
@@ -311,7 +308,7 @@ struct Pending {
     /// When the first change was observed.
     since: Instant,
     due: Instant,
-    /// The pause before the next try, if this one gets no answer.
+    /// The pause before the next try, if the repair stays open.
     pause: Duration,
     /// `metadata.generation` of the table.
     generation: Option<i64>,
@@ -345,7 +342,7 @@ impl Scheduled {
         }
     }
 
-    /// Schedules a repair again that got no answer, unless a later change has scheduled one.
+    /// Schedules a repair again that is open, unless a later change has scheduled one.
     fn again(&mut self, part: Part, since: Instant, pause: Duration, now: Instant) {
         self.0.entry(part).or_insert(Pending {
             since,

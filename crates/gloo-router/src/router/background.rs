@@ -25,6 +25,7 @@ use super::{
     deadline::Deadline,
     memory::Memory,
     outside::{OutsideWrites, TakenOver},
+    read::Selected,
     write::RepairScope,
 };
 use crate::collect::{Part, PluginUse};
@@ -76,6 +77,24 @@ pub(crate) enum Drift {
     Steady,
     /// A write that increases a canary's share.
     Growing,
+}
+
+/// What a repair has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repaired {
+    /// `None` if nothing had to be repaired.
+    pub(crate) outcome: Option<RepairOutcome>,
+    /// Whether it has to be tried again, because no other event may follow.
+    pub(crate) is_open: bool,
+}
+
+impl From<Option<RepairOutcome>> for Repaired {
+    fn from(outcome: Option<RepairOutcome>) -> Self {
+        Self {
+            outcome,
+            is_open: outcome == Some(RepairOutcome::Unanswered),
+        }
+    }
 }
 
 /// Permission to write outside of calls: whether the controller that started this process is the leader.
@@ -270,26 +289,35 @@ impl<S: Store> GlooRouter<S> {
     /// started does not know who changed a table before.
     ///
     /// # Errors
-    /// Returns `Err` if something that decides about it cannot be read.
+    /// Returns `Err` if something that decides about it could not be read in time.
     pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), Failure> {
+        match self.resumable(rollout).await {
+            Err(failure) if failure.is_unanswered() => Err(failure),
+            resumable => {
+                let standing = resumable.ok().flatten();
+                self.background.standing().resume(rollout, standing);
+                self.background.check_again(rollout);
+                Ok(())
+            }
+        }
+    }
+
+    async fn resumable(&self, rollout: &ObjectKey) -> Result<Option<Standing>, Failure> {
         let Some(mut standing) = self.recorded(rollout).await? else {
-            return Ok(());
+            return Ok(None);
         };
         let mut request = Request::clone(&standing.request);
         let deadline = Deadline::of_call(self.call_timeout);
         let selected = self.selected(&request, Decision::Plan, deadline).await;
-        let selected = self.for_weights(&mut request, selected, deadline).await;
+        let mut selected = self.for_weights(&mut request, selected, deadline).await;
         // A table that differs may have been edited on purpose while no plugin ran. The next call decides.
         if selected.is_in_force(&request) {
             standing.tables = selected.keys();
             standing.request = Arc::new(request);
-            self.background.standing().resume(rollout, standing);
-            self.background.check_again(rollout);
+            return Ok(Some(standing));
         }
-        let failures = selected.failures.into_iter();
-        failures
-            .max_by_key(Failure::is_unanswered)
-            .map_or(Ok(()), Err)
+        selected.failures.retain(Failure::is_unanswered);
+        selected.failures.pop().map_or(Ok(None), Err)
     }
 
     /// Returns what the last SetWeight asked for, as the current status of the Rollout records it.
@@ -316,14 +344,31 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
-    /// Returns `None` if nothing has to be repaired.
-    pub(crate) async fn repair(&self, part: &Part, fence: &impl Fence) -> Option<RepairOutcome> {
+    pub(crate) async fn repair(&self, part: &Part, fence: &impl Fence) -> Repaired {
+        let standing = self.background.standing().of(&part.rollout).cloned();
+        match standing {
+            Some(standing) => match self.prepare_repair(part, &standing, fence).await {
+                Ok((request, selected)) => {
+                    self.write_repair(part, &standing, &request, selected).await
+                }
+                Err(outcome) => outcome.into(),
+            },
+            None => None.into(),
+        }
+    }
+
+    /// Reads what a repair needs. Returns the outcome if nothing is written.
+    async fn prepare_repair(
+        &self,
+        part: &Part,
+        standing: &Standing,
+        fence: &impl Fence,
+    ) -> Result<(Request, Selected), Option<RepairOutcome>> {
         let Part { rollout, table } = part;
-        let standing = self.background.standing().of(rollout).cloned()?;
         let (live, is_deleting) = match self.live_rollout(rollout).await {
             Ok(Some((live, is_deleting))) => (Some(live), is_deleting),
             Ok(None) => (None, false),
-            Err(error) => return Some(not_repaired(part, &error.into())),
+            Err(error) => return Err(Some(not_repaired(part, &error.into()))),
         };
         let outdated = standing.outdated(live.as_ref(), is_deleting);
         let Some(live) = live.filter(|_| outdated.is_none()) else {
@@ -332,14 +377,14 @@ impl<S: Store> GlooRouter<S> {
             }
             let mut intents = self.background.standing();
             // A call may have set another intent meanwhile.
-            if intents.of(rollout) == Some(&standing) {
+            if intents.of(rollout) == Some(standing) {
                 intents.forget(rollout);
             }
-            return Some(RepairOutcome::FencedRollout);
+            return Err(Some(RepairOutcome::FencedRollout));
         };
         let hashes = self.memory.hashes(&live);
         let request = standing.request_for(&self.policy, &live, hashes);
-        let mut request = request.ok()?;
+        let mut request = request.map_err(|_| None)?;
         if !standing.is_complete {
             request = request.without_new_routes();
         }
@@ -348,42 +393,60 @@ impl<S: Store> GlooRouter<S> {
         let selected = self.for_weights(&mut request, selected, deadline).await;
         let Some(document) = selected.tables.iter().find(|it| it.key() == table) else {
             // Either the Rollout no longer selects it, or it could not be read.
-            let unanswered = selected.failures.iter().find(|it| it.is_unanswered())?;
-            return Some(not_repaired(part, unanswered));
+            let unanswered = selected.failures.iter().find(|it| it.is_unanswered());
+            return Err(unanswered.map(|failure| not_repaired(part, failure)));
         };
         if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
-            return None;
+            return Err(None);
         }
         match fence.allows().await {
-            Some(true) => {}
-            Some(false) => return Some(RepairOutcome::FencedLease),
-            None => return Some(RepairOutcome::Unanswered),
+            Some(true) => Ok((request, selected)),
+            Some(false) => Err(Some(RepairOutcome::FencedLease)),
+            None => Err(Some(RepairOutcome::Unanswered)),
         }
+    }
+
+    async fn write_repair(
+        &self,
+        part: &Part,
+        standing: &Standing,
+        request: &Request,
+        selected: Selected,
+    ) -> Repaired {
+        let Part { rollout, table } = part;
+        let deadline = Deadline::of_call(self.call_timeout);
         let only = RepairScope {
             table,
             may_grow: standing.is_complete,
         };
+        let is_current = || self.background.standing().of(rollout) == Some(standing);
         // On the heap: otherwise each layer of futures would reserve stack for it again.
         let write = Box::pin(async {
             // A call that has begun meanwhile takes over the table.
-            let is_current = self.background.standing().of(rollout) == Some(&standing);
-            let plans = selected.plan(&request);
-            let shift = self.shift(&request, plans, deadline, Some(only));
+            let is_current = is_current();
+            let plans = selected.plan(request);
+            let shift = self.shift(request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
         });
-        let shifted = self.background.outside.run(rollout, write).await?;
-        // What failed elsewhere may be why this table got a part only, or nothing.
+        let Some(shifted) = self.background.outside.run(rollout, write).await else {
+            return None.into();
+        };
+        // Why this table got a part only, or nothing. After an incomplete call it gets no more before the next one, which may also
+        // have taken over.
         let unanswered = shifted.failures.iter().find(|it| it.is_unanswered());
         let elsewhere = unanswered.or(shifted.failures.first());
-        match shifted.unwritten.first() {
+        let is_partial = shifted.is_partial && standing.is_complete && is_current();
+        let elsewhere = elsewhere.filter(|_| is_partial);
+        let outcome = match shifted.unwritten.first() {
             Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
             Some(failure) => Some(not_repaired(part, failure)),
-            None if let Some(failure) = elsewhere.filter(|_| shifted.is_partial) => {
-                Some(not_repaired(part, failure))
-            }
-            None if shifted.moved.is_empty() => None,
-            None => Some(RepairOutcome::Written),
+            None if !shifted.moved.is_empty() => Some(RepairOutcome::Written),
+            None => elsewhere.map(|failure| not_repaired(part, failure)),
+        };
+        Repaired {
+            is_open: Repaired::from(outcome).is_open || elsewhere.is_some(),
+            outcome,
         }
     }
 

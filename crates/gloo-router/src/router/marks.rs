@@ -53,7 +53,14 @@ impl<S: Store> GlooRouter<S> {
     pub(super) async fn marked(&self, rollout: &ObjectKey, deadline: Deadline) -> Selection {
         let mark = self.policy.mark(rollout);
         let Some(mut marked) = deadline.tables(self.store.marked(rollout)).await else {
-            return Selection::default();
+            let late = StoreError::CallEnded {
+                verb: "list",
+                what: "RouteTables".to_owned(),
+            };
+            return Selection {
+                errors: vec![late],
+                ..Selection::default()
+            };
         };
         marked.tables.retain(|table| {
             let involved = involved(table);

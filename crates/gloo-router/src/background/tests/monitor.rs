@@ -79,6 +79,20 @@ async fn a_table_that_cannot_be_repaired_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_report_stays_while_a_call_is_running() {
+    let fixture = Fixture::at_25().await;
+    fixture.world.is_leader.store(false, Ordering::Relaxed);
+    fixture.write(owners());
+    fixture
+        .check_reports(3, &["not_in_force", "1 not_in_force"])
+        .await;
+    fixture.router.background().standing().suspend(&owner());
+    fixture.check_reports(3, &["1 not_in_force"]).await;
+    fixture.set_weight(&rollout(), 25).await;
+    fixture.check_reports(3, &["no longer not_in_force"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_table_that_gloo_does_not_accept_is_reported() {
     let fixture = Fixture::at_25().await;
     fixture.write(with_gloo(fixture.table(), "PENDING"));

@@ -56,7 +56,12 @@ async fn play(seed: u64) -> Option<String> {
     let original = fixture.spec(&key());
     let running = object(&json!({}));
     fixture.store.put_rollout(running.clone()).unwrap();
-    fixture.router.background.standing().end_resuming();
+    let nothing_to_resume = BTreeSet::new();
+    fixture
+        .router
+        .background
+        .standing()
+        .begin_resuming(nothing_to_resume);
     fixture.set_weight(&read(running), 25).await.unwrap();
 
     // The owner applies the original manifest again.
@@ -75,7 +80,8 @@ async fn play(seed: u64) -> Option<String> {
     let repairs = repairs.into_iter().map(|pause| async {
         pause.await;
         let repair = router.repair(&part, &Leader);
-        timeout(Duration::from_secs(5), repair).await.ok().flatten()
+        let repaired = timeout(Duration::from_secs(5), repair).await.ok();
+        repaired.and_then(|it| it.outcome)
     });
     let abort = async {
         before_abort.await;
