@@ -148,6 +148,11 @@ impl Failure {
         }
     }
 
+    /// Whether this table itself cannot be planned as it is.
+    pub(crate) fn is_plan_of(&self, table: &ObjectKey) -> bool {
+        matches!(self, Self::Plan(PlanError::Refused { table: of, .. }) if of == table)
+    }
+
     /// Whether another try may succeed although nothing else changes.
     pub(crate) const fn may_succeed_later(&self) -> bool {
         match self {

@@ -244,7 +244,7 @@ impl HoldEnd {
 /// The outcome of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RepairOutcome {
-    /// The weights are in force again.
+    /// The weights are in force again, or that part of them that may be written now.
     Written,
     /// Another controller is the leader, or the Lease may not be read.
     FencedLease,
@@ -254,7 +254,7 @@ pub enum RepairOutcome {
     Conflict,
     /// Something could not be read or written in time, or the controller was late to renew its Lease. The repair is tried again.
     Unanswered,
-    /// A table could not be planned, or the API server refused a request.
+    /// A table could not be planned, or the API server refused a request. The repair is tried again if that is about another object.
     Failed,
 }
 

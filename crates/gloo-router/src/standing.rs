@@ -143,6 +143,19 @@ impl StandingIntents {
     /// Suspends the intent of a Rollout: a call begins that may ask for something else. There is no intent until its
     /// SetWeight ends.
     pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
+        self.note_call(rollout);
+        if let Some(standing) = self.rollouts.remove(rollout) {
+            self.before.insert(rollout.clone(), standing);
+        }
+    }
+
+    /// Ends a call that sets no intent.
+    pub(crate) fn end_call(&mut self, rollout: &ObjectKey) {
+        self.before.remove(rollout);
+    }
+
+    /// From now on no intent from before the start of this process is restored for the Rollout.
+    fn note_call(&mut self, rollout: &ObjectKey) {
         match &mut self.start {
             Start::Called(called) => {
                 called.insert(rollout.clone());
@@ -150,9 +163,6 @@ impl StandingIntents {
             Start::Resuming(rollouts) => {
                 rollouts.remove(rollout);
             }
-        }
-        if let Some(standing) = self.rollouts.remove(rollout) {
-            self.before.insert(rollout.clone(), standing);
         }
     }
 
@@ -185,6 +195,8 @@ impl StandingIntents {
         standing: Standing,
         leaves_marks: bool,
     ) -> bool {
+        // A deletion of an older Rollout of this name may have been seen since the call began.
+        self.note_call(&key(rollout));
         let before = self.before.remove(&key(rollout));
         let repeats = before.is_some_and(|before| standing.repeats(&before));
         // A weight that the Rollout does not admit would never be repaired.

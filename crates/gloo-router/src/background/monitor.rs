@@ -59,8 +59,10 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             ticks.tick().await;
             let (behind, unknown) = self.all_behind(&mut compared).await;
             since.retain(|rollout_and_lack, since| {
-                let is_left =
-                    behind.contains_key(rollout_and_lack) || unknown.contains(&rollout_and_lack.0);
+                let (rollout, lack) = rollout_and_lack;
+                // Of a table it is always known whether its changes are seen.
+                let is_unknown = *lack != Lack::Watch && unknown.contains(rollout);
+                let is_left = is_unknown || behind.contains_key(rollout_and_lack);
                 if !is_left && since.is_reported {
                     let (rollout, lack) = rollout_and_lack.clone();
                     self.router
@@ -103,6 +105,7 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         let parts = self.parts();
         compared.retain(|part, _| parts.contains(part));
         let mut unknown = self.router.background().standing().with_calls();
+        unknown.retain(|rollout| self.uses_plugin(rollout) != Some(false));
         let mut all = BTreeMap::new();
         for part in parts {
             if let Some(reason) = self.watched.unseen(&part.table) {
@@ -147,13 +150,12 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             let intents = background.standing();
             (intents.is_settled(rollout), intents.of(rollout).cloned())
         };
-        // A Rollout that was deleted or does not use the plugin is for the garbage collector.
-        let uses_plugin = self.watched.presence(rollout) == Presence::Exists { uses_plugin: true };
+        let uses_plugin = self.uses_plugin(rollout);
         // While a promotion is held, another weight than that of the last call is in force.
-        if !uses_plugin || self.router.holds().is_held(rollout) {
+        if uses_plugin == Some(false) || self.router.holds().is_held(rollout) {
             return Ok(None);
         }
-        if !is_settled {
+        if uses_plugin.is_none() || !is_settled {
             return Err(NotCompared);
         }
         let Some(standing) = standing else {
@@ -177,6 +179,15 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         };
         compared.insert(part.clone(), now);
         Ok(behind)
+    }
+
+    /// Whether a Rollout uses the plugin, if that is known. One that was deleted or does not is for the garbage collector.
+    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+        match self.watched.presence(rollout) {
+            Presence::Unknown => None,
+            Presence::Absent => Some(false),
+            Presence::Exists { uses_plugin } => Some(uses_plugin),
+        }
     }
 
     async fn behind_status(&self, part: &Part) -> Result<Option<Behind>, NotCompared> {

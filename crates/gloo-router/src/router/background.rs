@@ -2,7 +2,7 @@
 //! Rollouts.
 //!
 //! Plans and writes are those of a call. A write that conflicts is not retried: the other write causes another event, or another
-//! check if it is one of this process. The caller tries again what gets no answer.
+//! check if it is one of this process. The caller tries again what gets no answer, and what another object prevents.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -433,11 +433,14 @@ impl<S: Store> GlooRouter<S> {
         };
         // Why this table got a part only, or nothing. After an incomplete call it gets no more before the next one, which may also
         // have taken over.
-        let unanswered = shifted.failures.iter().find(|it| it.is_unanswered());
-        let elsewhere = unanswered.or(shifted.failures.first());
+        let elsewhere = || shifted.failures.iter().filter(|it| !it.is_plan_of(table));
+        let unanswered = elsewhere().find(|it| it.is_unanswered());
+        let elsewhere = unanswered.or(elsewhere().next());
         let is_partial = shifted.is_partial && standing.is_complete && is_current();
         let elsewhere = elsewhere.filter(|_| is_partial);
-        let outcome = match shifted.unwritten.first() {
+        let unwritten = &shifted.unwritten;
+        let unanswered = unwritten.iter().find(|it| it.is_unanswered());
+        let outcome = match unanswered.or(unwritten.first()) {
             Some(Failure::Store(StoreError::Withdrawn { .. })) => None,
             Some(Failure::Store(StoreError::Conflict(_))) => Some(RepairOutcome::Conflict),
             Some(failure) => Some(not_repaired(part, failure)),

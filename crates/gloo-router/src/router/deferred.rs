@@ -97,8 +97,8 @@ impl<S: Store> GlooRouter<S> {
         self.background().standing().retain(&exists);
     }
 
-    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table. What gets no answer is
-    /// tried again until a call takes over, because the controller may not call for a long time.
+    /// Restores the tables of Rollouts whose calls were deferred. `marked` are those with marks in a table. What gets no answer, or
+    /// may not be written, is tried again until a call takes over, because the controller may not call for a long time.
     pub(crate) async fn restore_deferred(&self, marked: &BTreeSet<ObjectKey>, fence: &impl Fence) {
         let mut pause = RETRY;
         loop {

@@ -69,6 +69,9 @@ impl<S: Store> GlooRouter<S> {
                 None => outcome = outcome.map(WeightOutcome::unfinished),
             }
         }
+        if outcome.is_err() {
+            self.background.standing().end_call(&from_rpc::key(rollout));
+        }
         let WeightOutcome {
             standing,
             leaves_marks,
