@@ -92,6 +92,29 @@ async fn a_report_stays_while_a_call_is_running() {
     fixture.check_reports(3, &["no longer not_in_force"]).await;
 }
 
+/// The block becomes invalid and is then removed: the controller calls no more.
+#[tokio::test(start_paused = true)]
+async fn a_report_ends_when_the_rollout_uses_the_plugin_no_more() {
+    let fixture = Fixture::at_25().await;
+    fixture.world.is_leader.store(false, Ordering::Relaxed);
+    fixture.write(owners());
+    fixture
+        .check_reports(3, &["not_in_force", "1 not_in_force"])
+        .await;
+    let plugins = "/spec/strategy/canary/trafficRouting/plugins";
+    let mut block = json!({});
+    block[PLUGIN] = json!({"routeTableSelectr": {}});
+    let called: Rollout = serde_json::from_value(with(rollout(), plugins, block)).unwrap();
+    let desired = DesiredWeight {
+        value: 25,
+        max: 100,
+    };
+    let failed = fixture.router.set_weight(&called, desired, &[]).await;
+    assert!(failed.is_err());
+    fixture.show(with(rollout(), plugins, json!({})));
+    fixture.check_reports(3, &["no longer not_in_force"]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_table_that_gloo_does_not_accept_is_reported() {
     let fixture = Fixture::at_25().await;
