@@ -61,7 +61,8 @@ impl<S: Store, W: Watched> Monitor<S, W> {
             since.retain(|rollout_and_lack, since| {
                 let (rollout, lack) = rollout_and_lack;
                 // Of a table it is always known whether its changes are seen.
-                let is_unknown = *lack != Lack::Watch && unknown.contains(rollout);
+                let is_unknown = unknown.as_ref().is_none_or(|it| it.contains(rollout));
+                let is_unknown = is_unknown && *lack != Lack::Watch;
                 let is_left = is_unknown || behind.contains_key(rollout_and_lack);
                 if !is_left && since.is_reported {
                     let (rollout, lack) = rollout_and_lack.clone();
@@ -97,12 +98,18 @@ impl<S: Store, W: Watched> Monitor<S, W> {
         }
     }
 
-    /// Returns the Rollouts whose tables are behind now, with the first reason of each, and those of which that is not known.
+    /// Returns the Rollouts whose tables are behind now, with the first reason of each, and those of which that is not known; `None`
+    /// if that may be any Rollout.
     async fn all_behind(
         &self,
         compared: &mut HashMap<Part, Compared>,
-    ) -> (BTreeMap<(ObjectKey, Lack), String>, BTreeSet<ObjectKey>) {
-        let parts = self.parts();
+    ) -> (
+        BTreeMap<(ObjectKey, Lack), String>,
+        Option<BTreeSet<ObjectKey>>,
+    ) {
+        let marked = self.watched.marked();
+        let are_all_known = marked.is_some();
+        let parts = self.parts(marked.unwrap_or_default());
         compared.retain(|part, _| parts.contains(part));
         let mut unknown = self.router.background().standing().with_calls();
         unknown.retain(|rollout| self.uses_plugin(rollout) != Some(false));
@@ -122,12 +129,12 @@ impl<S: Store, W: Watched> Monitor<S, W> {
                 }
             }
         }
-        (all, unknown)
+        (all, are_all_known.then_some(unknown))
     }
 
     /// Returns the tables to compare, with each Rollout that has an intent or marks in them.
-    fn parts(&self) -> BTreeSet<Part> {
-        let mut parts = self.watched.marked().unwrap_or_default();
+    fn parts(&self, marked: BTreeSet<Part>) -> BTreeSet<Part> {
+        let mut parts = marked;
         let intents = self.router.background().standing();
         for rollout in intents.rollouts(|_| true) {
             let tables = intents.of(&rollout).into_iter().flat_map(|it| &it.tables);

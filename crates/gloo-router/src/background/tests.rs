@@ -42,6 +42,8 @@ struct World {
     is_lease_unread: AtomicBool,
     /// A table that another client writes between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
+    /// Whether the watch of some object is too old.
+    are_marks_unknown: AtomicBool,
     /// Why changes of tables are not seen.
     unseen: Mutex<Option<String>>,
     reports: Mutex<Vec<Report>>,
@@ -89,6 +91,9 @@ impl Watched for World {
     }
 
     fn marked(&self) -> Option<BTreeSet<Part>> {
+        if self.are_marks_unknown.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut parts = BTreeSet::new();
         for table in self.store.tables().unwrap() {
             let marks = involved(&table).unwrap_or_default();
@@ -172,6 +177,7 @@ impl Fixture {
             is_leader: AtomicBool::new(true),
             is_lease_unread: AtomicBool::new(false),
             meanwhile: Mutex::default(),
+            are_marks_unknown: AtomicBool::new(false),
             unseen: Mutex::default(),
             reports: Mutex::default(),
         });

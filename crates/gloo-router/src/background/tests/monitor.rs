@@ -79,7 +79,7 @@ async fn a_table_that_cannot_be_repaired_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_stays_while_a_call_is_running() {
+async fn a_report_stays_while_it_is_not_known_whether_it_is_right() {
     let fixture = Fixture::at_25().await;
     fixture.world.is_leader.store(false, Ordering::Relaxed);
     fixture.write(owners());
@@ -88,7 +88,16 @@ async fn a_report_stays_while_a_call_is_running() {
         .await;
     fixture.router.background().standing().suspend(&owner());
     fixture.check_reports(3, &["1 not_in_force"]).await;
+    fixture
+        .world
+        .are_marks_unknown
+        .store(true, Ordering::Relaxed);
     fixture.set_weight(&rollout(), 25).await;
+    fixture.check_reports(3, &["1 not_in_force"]).await;
+    fixture
+        .world
+        .are_marks_unknown
+        .store(false, Ordering::Relaxed);
     fixture.check_reports(3, &["no longer not_in_force"]).await;
 }
 
