@@ -162,7 +162,10 @@ impl Registries {
             }
             self.metrics.lookups.inc();
             let asked = self.digest(image, &key.1, deadline).await;
-            if let Err(failure) = &asked {
+            // If this caller had no time left, the next one may have enough.
+            if let Err(failure) = &asked
+                && !matches!(failure, Failure::Deadline(..))
+            {
                 self.failed.put(key.clone(), failure.clone(), FAILED);
             }
             Ok((asked?, TTL))

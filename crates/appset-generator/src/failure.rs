@@ -38,7 +38,7 @@ pub enum Failure {
     UnresolvedTemplate(String, String),
     /// The request has no header with a token.
     #[error(
-        "the request has no token: set token in the ConfigMap to the key of a Secret, or add the header Authorization: Bearer <token>"
+        "the request has no token: the ConfigMap's token must refer to a key of a Secret that is not empty, or add the header Authorization: Bearer <token>"
     )]
     NoToken,
     /// The request has a header for a token, with another scheme.

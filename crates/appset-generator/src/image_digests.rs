@@ -400,7 +400,7 @@ impl ImageQuery {
             ("repository", image.name().into()),
             ("tag", (&image.tag).into()),
         ];
-        let stale = || ("stale", found.is_stale.to_string().into());
+        let stale = || ("stale", found.is_stale.into());
         let stale = self.tells_stale.then(stale);
         own.into_iter().chain(stale).collect()
     }

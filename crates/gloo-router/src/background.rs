@@ -12,13 +12,17 @@ mod monitor;
 mod repair;
 
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::{join, join3, join4};
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_store::{Change, ChangeKind, Controller, LeaseReader, Store};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::time::sleep;
+use tracing::error;
 
 use self::garbage::GarbageCollector;
 use self::guard::PromotionGuard;
@@ -26,7 +30,7 @@ use self::leadership::LeaseFence;
 use self::monitor::Monitor;
 use self::repair::Repairer;
 use crate::report::About;
-use crate::router::{Fence, GlooRouter};
+use crate::router::{Fence, GlooRouter, LONGEST_RETRY, RETRY};
 
 pub use crate::collect::Part;
 
@@ -68,7 +72,7 @@ pub async fn between_calls<S: Store + Watched + LeaseReader>(
         join(fence.learn_holder(), work).await;
     });
     join3(
-        Watched::run(&**store),
+        going_on("the watch", || Watched::run(&**store)),
         forget_deleted(&router, &**store),
         work,
     )
@@ -101,45 +105,59 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     watched: Arc<W>,
     fence: Arc<F>,
 ) {
-    let collector = GarbageCollector {
+    let collector = || GarbageCollector {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
         fence: Arc::clone(&fence),
         after: settings.collect_after,
     };
-    let guard = PromotionGuard {
+    let guard = || PromotionGuard {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
         fence: Arc::clone(&fence),
     };
-    let monitor = Monitor {
+    let monitor = || Monitor {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
     };
-    let deferred = async {
+    let deferred = async || {
         let marks = watched.first_marks().await;
         router.restore_deferred(&marks, &*fence).await;
     };
-    // On the heap each: the stack would have a copy of the state of all of them.
     let always = join4(
-        Box::pin(collector.run()),
-        Box::pin(guard.run()),
-        Box::pin(monitor.run()),
-        Box::pin(deferred),
+        going_on("garbage collection", || collector().run()),
+        going_on("the promotion guard", || guard().run()),
+        going_on("the monitor", || monitor().run()),
+        going_on("the restore of deferred Rollouts", deferred),
     );
-    let repairer = Repairer {
+    let repairer = || Repairer {
         router: Arc::clone(router),
         watched: Arc::clone(&watched),
         fence: Arc::clone(&fence),
     };
     if settings.repair {
-        join(always, Box::pin(repairer.run())).await;
+        join(always, going_on("repairs", || repairer().run())).await;
     } else {
         router
             .background()
             .standing()
             .begin_resuming(BTreeSet::new());
         always.await;
+    }
+}
+
+/// Runs a task, and begins it again if it panics: a bug that one object brings out must not end the work for all others.
+async fn going_on<F: Future<Output = ()>>(name: &str, task: impl Fn() -> F) {
+    let mut pause = RETRY;
+    // On the heap: the stack would have a copy of the state of all tasks.
+    while AssertUnwindSafe(Box::pin(task()))
+        .catch_unwind()
+        .await
+        .is_err()
+    {
+        error!("{name} panicked and begins again: report this as a bug");
+        sleep(pause).await;
+        pause = LONGEST_RETRY.min(pause * 2);
     }
 }
 

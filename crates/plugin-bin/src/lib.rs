@@ -169,17 +169,19 @@ fn serve_router<S: Store>(
         runtime.spawn(metrics::serve(address, metrics));
     }
     let config = ServeConfig::new().with_call_deadline(flags.call_timeout);
-    match flags.protocol {
+    let ended = match flags.protocol {
         Protocol::Netrpc => {
             let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, Router(router));
-            runtime.block_on(serving)?;
+            runtime.block_on(serving).map_err(Into::into)
         }
         #[cfg(feature = "grpc")]
         Protocol::Grpc => {
             let serving =
                 rollouts_rpc::grpc::serve(&config, env, announce_on_stdout, Router(router));
-            runtime.block_on(serving)?;
+            runtime.block_on(serving).map_err(Into::into)
         }
-    }
-    Ok(())
+    };
+    // A name that is being looked up must not delay the end.
+    runtime.shutdown_background();
+    ended
 }

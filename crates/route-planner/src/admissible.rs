@@ -107,7 +107,8 @@ impl Admissible {
     /// `dynamicStableScale` the controller does not limit the weight of a full promotion.
     #[must_use]
     pub fn contains(&self, weight: i32) -> bool {
-        let weight = weight.clamp(0, self.max);
+        // The CustomResourceDefinition admits a negative maximum.
+        let weight = weight.clamp(0, self.max.max(0));
         weight <= self.up_to || self.also.contains(&weight)
     }
 }
@@ -231,6 +232,17 @@ mod tests {
             ..updating(2)
         };
         check(&no_weights, &[0, 100]);
+    }
+
+    /// The CustomResourceDefinition has no minimum.
+    #[test]
+    fn with_a_maximum_below_1() {
+        for max in [0, -5, i32::MIN] {
+            for progress in [updating(0), updating(5)] {
+                let admissible = Admissible::new(&Progress { max, ..progress });
+                assert!(admissible.contains(0), "{max}");
+            }
+        }
     }
 
     #[test]

@@ -433,6 +433,16 @@ async fn a_deadline_names_registry_image_and_step() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_caller_without_time_is_no_failure_for_the_next_one() {
+    let client = with_tokens(there);
+    // A token takes a second.
+    let late = shown(client.look_up(&config(), &request("v1"), 1).await);
+    assert!(late.contains("no answer within 1 s"), "{late}");
+    let next = client.look_up(&config(), &request("v1"), 25).await;
+    assert_eq!(shown(next), "a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stale_digest_is_served_for_the_configured_time() {
     static DOWN: AtomicUsize = AtomicUsize::new(0);
     let client = with_tokens(|received| match DOWN.load(Ordering::Relaxed) {

@@ -1,6 +1,6 @@
 //! One request to a registry or its token server, with limits on time, concurrency, redirects, retries and size.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +87,8 @@ impl Step {
     pub(super) const MANIFEST: Self = Self("waiting for the manifest", MANIFEST);
     pub(super) const INDEX: Self = Self("waiting for an index", MANIFEST);
     pub(super) const CONFIGURATION: Self = Self("waiting for the image's configuration", 1 << 20);
-    pub(super) const TAGS: Self = Self("waiting for its tags", SHORT);
+    // A registry that ignores the number of tags sends all of them.
+    pub(super) const TAGS: Self = Self("waiting for its tags", MANIFEST);
 }
 
 /// A request, the image for which it is sent, and its limits.
@@ -278,7 +279,7 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
     let is_inside = match literal.parse() {
         Ok(any) if IpAddr::is_loopback(&any) || any.is_unspecified() => true,
         // The metadata service of a cloud is a link-local address.
-        Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_link_local(),
+        Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_link_local() || is_shared(v4),
         Ok(IpAddr::V6(v6)) => {
             // Such an address is that of an IPv4 host, which may be any of the above.
             let is_mapped = v6.to_ipv4_mapped().is_some();
@@ -290,6 +291,12 @@ pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> 
         return Err("refers to a private address that is not its own".to_owned());
     }
     Ok(())
+}
+
+/// Whether an address is in 100.64.0.0/10, in which a cloud has its metadata service.
+const fn is_shared(v4: Ipv4Addr) -> bool {
+    let [first, second, ..] = v4.octets();
+    first == 100 && second & 0xc0 == 64
 }
 
 fn not_a_url() -> Broken {

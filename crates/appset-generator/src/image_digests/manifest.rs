@@ -1,6 +1,9 @@
 //! Manifests: an index of several images, or one image. Also the body of a 404 and lists of tags.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::Platform;
 
@@ -48,6 +51,8 @@ impl Digest {
     }
 }
 
+/// The maximum number of values of a manifest or a configuration, each of which takes much more memory than its text.
+const MAX_VALUES: usize = 20_000;
 /// Why a body has no digest: it is not a manifest, but perhaps a page of a proxy.
 const NO_MANIFEST: &str = "did not send an image manifest";
 /// Why a body has no platform.
@@ -127,7 +132,7 @@ pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, &'static s
 /// # Errors
 /// Returns `Err` if it is not a configuration.
 pub fn platform_of(configuration: &[u8]) -> Result<Platform, &'static str> {
-    let configuration: Value = serde_json::from_slice(configuration).unwrap_or_default();
+    let configuration = strict_json::from_slice(configuration, MAX_VALUES).unwrap_or_default();
     Platform::read(&configuration).ok_or(NO_CONFIGURATION)
 }
 
@@ -170,13 +175,14 @@ pub fn unknown(body: &[u8]) -> Option<Unknown> {
 /// Whether the body of a 200 is a list of tags, which may be empty. GHCR sends `null` for an empty list, and GAR sends more keys.
 #[must_use]
 pub fn is_tag_list(body: &[u8]) -> bool {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let tags = body.get("tags");
-    tags.is_some_and(|tags| tags.is_array() || tags.is_null())
+    // The tags stay text: there may be very many.
+    let body: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
+    let tags = body.get("tags").map(|tags| tags.get());
+    tags.is_some_and(|tags| tags.starts_with('[') || tags == "null")
 }
 
 fn parse(manifest: &[u8]) -> Result<Value, &'static str> {
-    let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
+    let manifest = strict_json::from_slice(manifest, MAX_VALUES).unwrap_or_default();
     match manifest.get("schemaVersion") {
         Some(_) => Ok(manifest),
         None => Err(NO_MANIFEST),
@@ -326,6 +332,20 @@ mod tests {
         ] {
             assert_eq!(unknown(other.as_bytes()), None, "{other}");
         }
+    }
+
+    /// A megabyte of empty values would take a hundred.
+    #[test]
+    fn a_manifest_and_a_configuration_have_a_limited_number_of_values() {
+        let body = |values: usize| {
+            json!({"schemaVersion": 2, "os": "linux", "architecture": "amd64", "x": vec![0; values]})
+                .to_string()
+        };
+        assert!(parse(body(1000).as_bytes()).is_ok());
+        assert!(platform_of(body(1000).as_bytes()).is_ok());
+        let large = body(MAX_VALUES);
+        assert_eq!(parse(large.as_bytes()), Err(NO_MANIFEST));
+        assert_eq!(platform_of(large.as_bytes()), Err(NO_CONFIGURATION));
     }
 
     #[test]

@@ -80,6 +80,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let mut reporting: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut under_way = HashSet::new();
         let mut count = interval(COUNT_INTERVAL);
+        // After a panic, changes in the meantime were not seen.
+        self.check_all(&mut scheduled, |_| true);
         let resuming = self.resume().fuse();
         tokio::pin!(resuming);
         loop {

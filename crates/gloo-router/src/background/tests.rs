@@ -6,7 +6,7 @@ mod mirrors;
 mod monitor;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, TrafficRouter as _};
@@ -537,6 +537,14 @@ async fn a_repair_that_is_not_answered_is_made_again() {
     check_unanswered(patch, 3).await;
     let lease = |it: &Fixture| it.world.is_lease_unread.store(true, Ordering::Relaxed);
     check_unanswered(lease, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_begins_again() {
+    let begun = AtomicUsize::new(0);
+    let task = async || assert!(begun.fetch_add(1, Ordering::Relaxed) >= 3, "a bug");
+    going_on("a test", task).await;
+    assert_eq!(begun.load(Ordering::Relaxed), 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,8 +13,9 @@ const CORE_PROTOCOL: u32 = 1;
 /// Version of the protocol between controller and plugin, the second field. All releases of Argo Rollouts have this one.
 const VERSION: u32 = 1;
 
-/// Longest socket directory in bytes. The path of a Unix socket has at most 108 bytes, with the file name and the terminator.
-const MAX_SOCKET_DIR: usize = 80;
+/// Longest socket directory in bytes. The path of a Unix socket has at most 108 bytes, with `/plugin`, six more characters and the
+/// terminator.
+const MAX_SOCKET_DIR: usize = 94;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

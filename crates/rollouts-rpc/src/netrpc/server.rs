@@ -130,7 +130,7 @@ where
         let read = chunk.get(..read.map_err(StreamError::Io)?);
         match read.ok_or_else(|| StreamError::Io(io::ErrorKind::InvalidData.into()))? {
             [] if decoder.is_between_calls() => break Ok(()),
-            [] => return Err(StreamError::Io(io::ErrorKind::UnexpectedEof.into())),
+            [] => break Err(StreamError::Io(io::ErrorKind::UnexpectedEof.into())),
             read => {
                 if let Err(error) = decoder.handle_input(read) {
                     break Err(corrupt(error));
@@ -138,7 +138,7 @@ where
             }
         }
     };
-    // Calls before a corrupt one are answered: the host handles a VerifyWeight without a reply as an error, and promotes.
+    // Calls before a corrupt or unfinished one are answered: the host handles a VerifyWeight without a reply as an error, and promotes.
     while !running.calls.is_empty() {
         running.step().await?;
     }

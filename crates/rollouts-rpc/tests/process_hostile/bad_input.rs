@@ -59,7 +59,7 @@ async fn with_a_socket_directory_that_cannot_be_written() {
 #[tokio::test]
 async fn with_a_socket_directory_that_would_break_the_handshake() {
     let ended = refused(&[("TMPDIR", Some("/tmp/a|b"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve error=\"the socket directory \\\"/tmp/a|b\\\" cannot be used: it must be Unicode without '|' or control characters and at most 80 bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR\"","@module":"rollouts_rpc::program"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve error=\"the socket directory \\\"/tmp/a|b\\\" cannot be used: it must be Unicode without '|' or control characters and at most 94 bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR\"","@module":"rollouts_rpc::program"}"#);
 }
 
 #[tokio::test]

@@ -222,6 +222,23 @@ async fn a_stream_that_ends_inside_a_call_ends_the_session() {
     );
 }
 
+/// The host handles a VerifyWeight without a reply as an error, and promotes.
+#[tokio::test(start_paused = true)]
+async fn calls_before_an_unfinished_one_are_answered() {
+    let mut host = RawHost::with_router().await;
+    let mut calls = Calls::new();
+    let mut bytes = calls.remove(Rollout::default());
+    bytes.extend(&calls.remove(Rollout::default())[..3]);
+    host.send_with(FIN, 7, &bytes).await;
+    let (header, data) = host.frame().await;
+    assert_eq!((header[1], header[7]), (0, 7), "{}", hex(&header));
+    assert!(!data.is_empty());
+    check_ended(
+        &host.ended().await,
+        "the plugin stream broke off: unexpected end of file",
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_ends_between_calls_does_not_end_the_session() {
     let mut host = RawHost::with_router().await;
