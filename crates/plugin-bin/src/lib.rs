@@ -13,7 +13,7 @@ use gloo_router::background::between_calls;
 use gloo_router::{GlooRouter, rollout_keeper, table_keeper};
 use plugin_commands::{CommandLine, Flags, HINT, Protocol};
 use rollouts_rpc::{
-    PluginEnv, Router, ServeConfig, announce_on_stdout,
+    PluginEnv, Router, ServeConfig, Shutdown, announce_on_stdout,
     goplugin::{
         handshake::{HandshakeError, PluginKind, negotiate},
         log,
@@ -169,7 +169,7 @@ fn serve_router<S: Store>(
         runtime.spawn(metrics::serve(address, metrics));
     }
     let config = ServeConfig::new().with_call_deadline(flags.call_timeout);
-    let ended = match flags.protocol {
+    let ended: anyhow::Result<Shutdown> = match flags.protocol {
         Protocol::Netrpc => {
             let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, Router(router));
             runtime.block_on(serving).map_err(Into::into)
@@ -183,5 +183,5 @@ fn serve_router<S: Store>(
     };
     // A name that is being looked up must not delay the end.
     runtime.shutdown_background();
-    ended
+    ended.map(drop)
 }
