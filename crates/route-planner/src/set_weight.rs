@@ -376,6 +376,9 @@ impl<'w, 'a> WeightRequest<'w, 'a> {
     fn new(state: &'w TableState<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
         let roles = &state.roles;
         let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
+        // 0 is nothing of any maximum: an abort moves traffic back with an invalid one too.
+        let is_zero = split.desired == 0 && split.additional.iter().all(|it| it.weight == 0);
+        let max = max.or(is_zero.then_some(1));
         let max = max.ok_or(Refusal::MaxWeight(split.max))?;
         let mut desired = checked_weight(roles.canary.name(), split.desired)?.min(max);
         let mut additional: Vec<(Role<'a>, u32)> = Vec::new();

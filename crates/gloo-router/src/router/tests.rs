@@ -347,6 +347,27 @@ async fn weights_out_of_range() {
     assert_eq!(fixture.weights(&key()), named(&[("web-canary", Some(100))]));
 }
 
+/// The CustomResourceDefinition admits each number, and the controller a negative one.
+#[tokio::test]
+async fn an_abort_needs_no_valid_maximum() {
+    for max in [0, -5, i32::MIN] {
+        let fixture = Fixture::new([shop()]);
+        let mut rollout = rollout(select_shop());
+        fixture.set_weight(&rollout, 25).await.unwrap();
+        routing(&mut rollout).max_traffic_weight = Some(max);
+        let set = |value| {
+            fixture
+                .router
+                .set_weight(&rollout, DesiredWeight { value, max }, &[])
+        };
+        let more: Result<(), RouterError> = set(1).await;
+        assert!(more.is_err(), "{max}");
+        let none: Result<(), RouterError> = set(0).await;
+        none.unwrap();
+        assert_eq!(fixture.weights(&key()), named(&[("web", None)]), "{max}");
+    }
+}
+
 /// B61
 #[tokio::test]
 async fn errors_of_several_tables_are_one_line() {

@@ -159,7 +159,7 @@ fn a_subset_that_the_canary_would_inherit_is_refused() {
 fn weights_below_zero_and_totals_below_one_are_refused() {
     let desired = with_intent(|intent| intent.kind = table::weight(-1, 100, vec![]));
     assert_snapshot!(desired, @"RouteTable mesh/shop: weight -1 of reviews-canary is negative: weights start at 0 (Rollout shop/reviews)");
-    let max = with_intent(|intent| intent.kind = table::weight(0, 0, vec![]));
+    let max = with_intent(|intent| intent.kind = table::weight(1, 0, vec![]));
     assert_snapshot!(max, @"RouteTable mesh/shop: maxTrafficWeight is 0: it must be at least 1 (Rollout shop/reviews)");
     let additional = with_intent(|intent| {
         intent.kind = table::weight(0, 100, vec![table::experiment("exp", i32::MIN)]);
