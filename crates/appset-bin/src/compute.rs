@@ -58,10 +58,13 @@ impl Turn {
     }
 }
 
+/// The maximum number of computations at a time.
+const MOST: usize = 4;
+
 impl Compute {
     pub(crate) fn new() -> Self {
-        // With one processor, its threads share it.
-        let processors = available_parallelism().map_or(2, |it| it.get().max(2));
+        // With one processor, its threads share it. A request takes up to a hundred times the memory of its text while it is read.
+        let processors = available_parallelism().map_or(2, |it| it.get().clamp(2, MOST));
         Self {
             places: Arc::new(Semaphore::new(processors)),
             of_each: processors / 2,

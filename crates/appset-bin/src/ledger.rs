@@ -65,6 +65,8 @@ pub(crate) struct Ledger {
     entries: BTreeMap<Call, Entry>,
     /// Sets that must not be annotated before the given time.
     paused: BTreeMap<String, Instant>,
+    /// The last set of the last round. The next one begins after it, so that sets that change in each round delay no other one.
+    last: String,
 }
 
 /// A set whose answers have changed.
@@ -161,12 +163,19 @@ impl Ledger {
         // Paused sets count, so that another round follows although no object changes.
         let all = sets.len();
         sets.retain(|set, _| !self.paused.contains_key(*set));
-        let due = sets.into_iter().take(MAX_SETS).map(|(set, changed)| Due {
+        // The name that would follow the last one.
+        let next = format!("{}\0", self.last);
+        let after = sets.split_off(next.as_str());
+        let in_turn = after.into_iter().chain(sets);
+        let due = in_turn.take(MAX_SETS).map(|(set, changed)| Due {
             application_set: set.to_owned(),
             value: value(changed.values()),
             changed,
         });
         let due: Vec<Due> = due.collect();
+        if let Some(last) = due.last() {
+            self.last = last.application_set.clone();
+        }
         let is_more = due.len() < all;
         (due, is_more)
     }
@@ -363,6 +372,22 @@ mod tests {
         assert_eq!(book.ledger.len(), MAX_CALLS);
         book.now += EXPIRY;
         assert!(book.ledger.calls(true, book.now).is_empty());
+    }
+
+    #[test]
+    fn sets_that_change_in_each_round_delay_no_other_one() {
+        let mut book = Book::new();
+        let names: Vec<String> = (10..35).map(|number| format!("set-{number}")).collect();
+        names.iter().for_each(|name| book.answer(name, "x", "0"));
+        let mut annotated = BTreeSet::new();
+        for round in 1..=2 {
+            names
+                .iter()
+                .for_each(|name| book.becomes(name, &round.to_string()));
+            annotated.extend(book.round(Outcome::Requested));
+            book.now += PAUSE;
+        }
+        assert!(annotated.iter().eq(&names), "{annotated:?}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use crate::by_key::ByKey;
 
-/// The maximum number of entries, which is more than the images of a cluster. If the cache is full, it is cleared.
+/// The maximum number of entries, which is more than the images of a cluster. If the cache is full, the entry that expires next is
+/// removed.
 const CAPACITY: usize = 10_000;
 
 /// Values with an expiry for each.
@@ -44,8 +45,11 @@ impl<K: Clone + Eq + Hash, V: Clone> TtlCache<K, V> {
         if all.len() >= all.capacity().min(CAPACITY) {
             all.retain(|_, (until, _)| *until > now);
         }
-        if all.len() >= CAPACITY {
-            all.clear();
+        if all.len() >= CAPACITY && !all.contains_key(&key) {
+            let next = all.iter().min_by_key(|(_, (until, _))| *until);
+            if let Some(next) = next.map(|(key, _)| key.clone()) {
+                all.remove(&next);
+            }
         }
         all.insert(key, (now + time, value));
     }
@@ -125,10 +129,13 @@ mod tests {
     #[tokio::test]
     async fn the_size_is_bounded() {
         let cache = TtlCache::default();
+        cache.put(CAPACITY + 1, (), Duration::from_secs(99));
         for key in 0..=CAPACITY {
             cache.put(key, (), Duration::from_secs(9));
         }
         assert!(cache.lock().len() <= CAPACITY);
-        assert_eq!(cache.get(&CAPACITY), Some(()));
+        for kept in [CAPACITY, CAPACITY + 1] {
+            assert_eq!(cache.get(&kept), Some(()));
+        }
     }
 }
