@@ -125,7 +125,7 @@ pub enum FieldError {
     #[error("{0} is null, which templates print as <no value>: leave it out")]
     Null(String),
     /// A fraction, whose text may differ from what was written: `1.10` is read as `1.1`. The path, and the number.
-    #[error("{0} is {1}, not a whole number: quote it")]
+    #[error("{0} is {1}, not a whole number of at most 64 bits: quote it")]
     Fraction(String, String),
     /// A key that templates cannot name.
     #[error("the key \"{}\" must consist of at most 253 letters, digits, '_' and '-': rename it", .0.escape_debug())]
@@ -385,7 +385,7 @@ mod tests {
             Ok(r#""-9007199254740993""#),
         );
         check(json!(false), Ok("false"));
-        check(json!(1.1), Err("p is 1.1, not a whole number: quote it"));
+        check(json!(1.1), Err("p is 1.1, not a whole number of at most 64 bits: quote it"));
     }
 
     #[test]
