@@ -385,7 +385,10 @@ mod tests {
             Ok(r#""-9007199254740993""#),
         );
         check(json!(false), Ok("false"));
-        check(json!(1.1), Err("p is 1.1, not a whole number of at most 64 bits: quote it"));
+        check(
+            json!(1.1),
+            Err("p is 1.1, not a whole number of at most 64 bits: quote it"),
+        );
     }
 
     #[test]
