@@ -9,7 +9,7 @@ use serde::{
 };
 
 use crate::{
-    GobType, Schema, SchemaRef,
+    GobType, Schema, SchemaRef, compatible,
     decode::{
         value::{CAPTURE_ONLY, Captured, Reader},
         walk::{array_len, skip},
@@ -34,6 +34,19 @@ impl Raw {
     /// Returns [`DecodeError::Mismatch`] if the value does not fit `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         Ok(self.0.reader().only(self.0.ty)?)
+    }
+
+    /// Decodes the value as Go does: compares the type that the peer defined with the type of `T` first.
+    ///
+    /// An unsigned number does not decode to a signed one then, bytes do not decode to a string, a struct without any known field does not
+    /// decode, and a field of another type is an error also if it is zero and so absent. The types in interface values are not compared.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`DecodeError::Mismatch`] if the type or the value does not fit `T`.
+    pub fn decode_like_go<T: DeserializeOwned + GobType>(&self) -> Result<T, DecodeError> {
+        compatible::check::<T>(self.0.ty, &self.0.types)?;
+        self.decode()
     }
 
     /// Returns the size of the value in bytes.

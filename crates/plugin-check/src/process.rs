@@ -1,6 +1,7 @@
 //! The process of a plugin, and a connection that reads the plugin's yamux frames.
 
 use std::collections::HashSet;
+use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,7 +14,6 @@ use rollouts_rpc::goplugin::frames::{FrameKind, Headers};
 use rollouts_rpc::host::{AnyClient, CallError, HostSession};
 use rollouts_rpc::testing::NoArgument;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::de::IgnoredAny;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader, ReadBuf,
 };
@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Args;
+use crate::calls::RpcError;
 
 /// How long a plugin may take to write its handshake line.
 const START: Duration = Duration::from_secs(60);
@@ -238,7 +239,7 @@ impl Serving {
         let opened = async {
             let dispensed = serving.session.dispense_any(args.kind.plugin());
             let client = patient(args, dispensed).await?;
-            let init = client.call::<_, IgnoredAny>("Plugin.InitPlugin", &None::<NoArgument>);
+            let init = client.call::<_, RpcError>("Plugin.InitPlugin", &None::<NoArgument>);
             patient(args, init).await?;
             Ok(client)
         };
@@ -282,7 +283,15 @@ pub(crate) async fn patient<T>(
     let outcome = timeout(args.patience(), call).await;
     outcome
         .map_err(|_| format!("no answer within {} s", args.patience))?
-        .map_err(text)
+        .map_err(|error| of_call(&error))
+}
+
+/// Returns the text of an error with its cause.
+pub(crate) fn of_call(error: &CallError) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

@@ -125,7 +125,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
                 let parts = [reader.cursor.float()?, reader.cursor.float()?];
                 visitor.visit_seq(SeqDeserializer::new(parts.into_iter()))
             }
-            WireType::Bytes | WireType::Opaque => {
+            WireType::Bytes | WireType::Opaque { .. } => {
                 visitor.visit_borrowed_bytes(reader.cursor.counted()?)
             }
             WireType::String => visitor.visit_borrowed_str(reader.utf8()?),
