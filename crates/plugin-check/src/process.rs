@@ -177,6 +177,7 @@ impl Plugin {
 
     /// Waits for the process to exit, and kills it after `patience`.
     pub(crate) async fn ended(mut self, patience: Duration) -> Seen<Ended> {
+        let socket = self.socket();
         let status = match timeout(patience, self.child.wait()).await {
             Ok(status) => Some(status.map_err(text)?),
             Err(_elapsed) => None,
@@ -189,8 +190,11 @@ impl Plugin {
         let stray_stdout = timeout(patience, self.stdout).await;
         let stray_stdout =
             stray_stdout.map_err(|_| "stdout is still open, in a child of the plugin".to_owned());
+        // A symbolic link without a target is left too.
+        let has_socket = |path: PathBuf| std::fs::symlink_metadata(path).is_ok();
         Ok(Ended {
             status,
+            has_socket: socket.is_ok_and(has_socket),
             stray_stdout: stray_stdout?.map_err(text)?,
             files: files(self.dir.path()).map_err(text)?,
         })
@@ -259,7 +263,9 @@ pub(crate) struct Ended {
     pub(crate) status: Option<ExitStatus>,
     /// Bytes on stdout after the handshake line.
     pub(crate) stray_stdout: u64,
-    /// Number of files left in the socket's directory.
+    /// Whether the announced socket is still there.
+    pub(crate) has_socket: bool,
+    /// Number of files left in the directory where the socket should have been.
     pub(crate) files: usize,
 }
 

@@ -11,6 +11,9 @@ use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
 
+/// The stream of the first plugin that is dispensed: a host counts by two, and has three streams of its own.
+const DISPENSED: u32 = 7;
+
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let rule = "the host's three streams can be opened";
     let serving = match Serving::start(args).await {
@@ -62,6 +65,11 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         Err(error) => return report.essential("session.dispense", rule, Err(error)),
     };
     report.essential("session.dispense", rule, Ok(()));
+    report.must(
+        "session.acknowledges-plugin",
+        "the stream of a dispensed plugin is acknowledged too",
+        until(|| frames.has_acknowledged(DISPENSED)).await,
+    );
     let named = plugin.type_name();
     let named = patient(args, named).await;
     let has_name = named

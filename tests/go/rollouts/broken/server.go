@@ -34,7 +34,7 @@ var protocolFaults = []string{
 	// The calls.
 	"silent", "tires", "short-messages", "stalls", "type",
 	// The end of the process.
-	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "alone",
+	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "abandons", "alone",
 }
 
 // server is a plugin server with an optional fault. Without a fault it behaves like go-plugin's server.
@@ -81,7 +81,7 @@ func (s *server) run() {
 		exitOn(err)
 	}
 	directory := os.TempDir()
-	if s.is("elsewhere") {
+	if s.is("elsewhere") || s.is("abandons") {
 		directory = s.value
 	}
 	s.socket = filepath.Join(directory, fmt.Sprint("plugin", os.Getpid()))
@@ -147,7 +147,7 @@ func (s *server) line(versions string) string {
 }
 
 func (s *server) exit() {
-	if !s.is("leaves-socket") {
+	if !s.is("leaves-socket") && !s.is("abandons") {
 		_ = os.Remove(s.socket)
 	}
 	os.Exit(0)
