@@ -119,6 +119,11 @@ impl TypeTable {
         }
     }
 
+    /// Returns the bytes of all definitions.
+    pub(crate) fn definition_bytes(&self) -> usize {
+        self.definition_bytes
+    }
+
     #[inline]
     pub(crate) fn get(&self, ty: TypeRef) -> &WireType {
         const UNDEFINED: &WireType = &WireType::Undefined { id: 0 };

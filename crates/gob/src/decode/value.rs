@@ -35,7 +35,7 @@ impl<'de, 't> Reader<'de, 't> {
     }
 
     /// Decodes the value, which must be the whole body.
-    pub(crate) fn only<T: DeserializeOwned>(mut self, ty: TypeRef) -> Result<T, ValueError> {
+    pub(crate) fn only<T: DeserializeOwned>(&mut self, ty: TypeRef) -> Result<T, ValueError> {
         let value = T::deserialize(self.value(ty))?;
         if self.cursor.is_empty() {
             Ok(value)
