@@ -12,7 +12,6 @@ use self::{
     walk::{Progress, Walker},
 };
 use crate::{
-    GobType, Raw,
     definition::{self, TypeRef, TypeTable, WireType},
     error::{DecodeError, Fault, ValueError},
     limits::{Budget, Limits, Used, at_most},
@@ -86,19 +85,6 @@ impl Decoder {
             self.failure = Some(failure.clone());
         }
         result
-    }
-
-    /// Returns the next value as [`poll_value`](Self::poll_value) does, if the peer defined a type that Go decodes to `T`. See
-    /// [`Raw::decode_like_go`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of `poll_value`, and [`DecodeError::Mismatch`] if the type does not fit.
-    pub fn poll_like_go<T: DeserializeOwned + GobType>(
-        &mut self,
-    ) -> Result<Option<T>, DecodeError> {
-        let value = self.poll_value::<Raw>()?;
-        value.map(|value| value.decode_like_go()).transpose()
     }
 
     /// Returns whether the stream is between two values, with no unread bytes. At the end of input, false means that the stream was cut

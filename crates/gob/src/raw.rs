@@ -11,6 +11,7 @@ use serde::{
 use crate::{
     GobType, Schema, SchemaRef, compatible,
     decode::{
+        Decoder,
         value::{CAPTURE_ONLY, Captured, Reader},
         walk::{array_len, skip},
     },
@@ -71,6 +72,21 @@ impl Raw {
             left,
             value: PhantomData,
         })
+    }
+}
+
+impl Decoder {
+    /// Returns the next value as [`poll_value`](Self::poll_value) does, if the peer defined a type that Go decodes to `T`. See
+    /// [`Raw::decode_like_go`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of `poll_value`, and [`DecodeError::Mismatch`] if the type does not fit.
+    pub fn poll_like_go<T: DeserializeOwned + GobType>(
+        &mut self,
+    ) -> Result<Option<T>, DecodeError> {
+        let value = self.poll_value::<Raw>()?;
+        value.map(|value| value.decode_like_go()).transpose()
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use crate::process::{Plugin, Seen, Serving, of_call, patient, quoted, text};
+use crate::process::{Plugin, RpcError, Seen, Serving, of_call, patient, quoted, text};
 use crate::report::Level::{Must, Should};
 use crate::report::Report;
 use crate::start::yes;
@@ -365,10 +365,6 @@ gob::gob_struct! {
         method: String as "ServiceMethod",
         seq: u64 as "Seq",
         error: String as "Error",
-    }
-
-    pub(crate) struct RpcError as "RpcError" {
-        text: String as "ErrorString",
     }
 
     struct VerifyWeightResponse as "VerifyWeightResponse" {

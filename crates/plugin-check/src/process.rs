@@ -23,7 +23,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Args;
-use crate::calls::RpcError;
 
 /// How long a plugin may take to write its handshake line.
 const START: Duration = Duration::from_secs(60);
@@ -36,6 +35,14 @@ const LAST_LINES: usize = 4;
 
 /// The variable with the magic cookie.
 pub(crate) const COOKIE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
+
+gob::gob_struct! {
+    /// The reply of most methods.
+    pub(crate) struct RpcError as "RpcError" {
+        /// Empty for success.
+        pub(crate) text: String as "ErrorString",
+    }
+}
 
 /// A plugin after its handshake line, or after it closed stdout.
 pub(crate) struct Plugin {

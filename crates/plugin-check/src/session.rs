@@ -5,8 +5,7 @@ use std::time::Duration;
 use rollouts_rpc::host::{CallError, HostSession};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::calls::RpcError;
-use crate::process::{Frames, Seen, Serving, of_call, patient};
+use crate::process::{Frames, RpcError, Seen, Serving, of_call, patient};
 use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
