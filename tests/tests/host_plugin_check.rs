@@ -59,12 +59,16 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "no-ack:1", &["session.acknowledges-control"]),
     ("router", "no-ack:3", &["session.acknowledges-stdout"]),
     ("router", "no-ack:5", &["session.acknowledges-stderr"]),
+    ("router", "no-ack:7", &["session.acknowledges-plugin"]),
     ("step", "no-pong", &["session.keep-alive"]),
     (
         "router",
         "no-ping",
         &["session.ping", "call.1.5.1.ping", "call.1.10.2.ping"],
     ),
+    ("step", "type:seq", &["session.ping"]),
+    ("router", "type:ping", &["session.ping"]),
+    ("metric", "type:dispense", &["session.dispense"]),
     ("metric", "one-ping", &["session.pings"]),
     ("step", "sulks", &["session.goes-on", "session.in-step"]),
     (
@@ -98,6 +102,13 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("metric", "phase", &["call.1.10.2.Run"]),
     ("step", "phase", &["call.1.10.2.Run"]),
     ("step", "status", &["call.1.10.2.Run"]),
+    ("router", "type:error-name", &["call.1.10.2.SetWeight"]),
+    ("router", "type:error-bytes", &["call.1.10.2.SetWeight"]),
+    ("router", "type:verified", &["call.1.10.2.VerifyWeight"]),
+    ("metric", "type:value", &["call.1.10.2.Run"]),
+    ("metric", "type:started", &["call.1.10.2.Run"]),
+    ("step", "type:status", &["call.1.10.2.Run"]),
+    ("step", "type:requeue", &["call.1.10.2.Run"]),
     ("router", "hangs", &["call.1.10.2.SetWeight"]),
     ("router", "panics", &["call.1.5.1.SetWeight"]),
     ("step", "bad-record", &["call.1.10.2.log", "life.log"]),
@@ -123,6 +134,8 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "quits-silently", &["life.quit-reply"]),
     ("router", "exit-code", &["life.exit-code"]),
     ("step", "leaves-socket", &["life.socket"]),
+    // In a directory that the test passes.
+    ("metric", "abandons", &["life.socket"]),
     ("router", "stray-output", &["life.stdout"]),
     ("step", "bad-time", &["life.log-times"]),
     ("step", "long-line", &["life.log-lines"]),
@@ -299,6 +312,30 @@ async fn a_plugin_that_answers_quit_only_sometimes_gets_no_warning() {
     assert_eq!(std::fs::read_to_string(&silent).unwrap(), "..");
 }
 
+/// A check that the rounds did not reach has not passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_configured_call_did_not_reach_is_not_run() {
+    let report = report("router", "stalls", &["configured"]).await;
+    let outcomes: Vec<_> = report
+        .findings
+        .iter()
+        .map(|finding| match finding.outcome {
+            Outcome::Passed => (finding.check.as_str(), "passed"),
+            Outcome::Failed(_) => (finding.check.as_str(), "failed"),
+            _ => (finding.check.as_str(), "not run"),
+        })
+        .collect();
+    let expect = [
+        ("configured.SetWeight", "passed"),
+        ("configured.VerifyWeight", "not run"),
+        ("configured.ping", "failed"),
+        ("configured.restart", "not run"),
+        ("configured.probe", "not run"),
+        ("configured.RemoveManagedRoutes", "not run"),
+    ];
+    assert_eq!(outcomes, expect, "{report}");
+}
+
 /// One crash is one line, with the text of the panic. What follows did not run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_is_one_failure() {
@@ -361,7 +398,7 @@ fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSe
 async fn missed(kind: &str, fault: &str, checks: &BTreeSet<&str>) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let with_directory = format!("{fault}:{}", directory.path().display());
-    let fault_with_value = if fault == "elsewhere" {
+    let fault_with_value = if ["elsewhere", "abandons"].contains(&fault) {
         &with_directory
     } else {
         fault

@@ -93,6 +93,23 @@ impl Decoder {
         self.input.is_empty() && self.values.is_empty()
     }
 
+    /// Returns the number of bytes that arrived after the last complete message.
+    pub fn unread_bytes(&self) -> usize {
+        self.input.buffer.len() - self.input.start
+    }
+
+    /// Returns the number of slice elements, array elements and map entries in the last value that was decoded. Skipped ones do not count.
+    /// An element is at least one byte on the wire and may be hundreds in memory.
+    pub fn last_elements(&self) -> usize {
+        self.values.elements
+    }
+
+    /// Returns the number of bytes in all type definitions so far. A [`Raw`] keeps the types of its stream, and a new definition makes
+    /// another copy of them.
+    pub fn definition_bytes(&self) -> usize {
+        self.values.types.definition_bytes()
+    }
+
     fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         loop {
             let at_message = |offset| move |fault| DecodeError::Corrupt { offset, fault };
@@ -199,6 +216,8 @@ struct Assembler {
     pending: Option<Pending>,
     // Bytes of the pending value, or of the last one: the buffer is reused.
     body: Vec<u8>,
+    // Elements of the last value.
+    elements: usize,
 }
 
 /// A value that continues in the next message. The walker has the position in it.
@@ -230,6 +249,7 @@ impl Assembler {
             walker: Walker::default(),
             pending: None,
             body: Vec::new(),
+            elements: 0,
         }
     }
 
@@ -251,7 +271,8 @@ impl Assembler {
                     return Ok(None);
                 };
                 // Fast path: nearly all values are one message and fit the type.
-                if let Ok(value) = self.decode(ty, cursor.rest()) {
+                if let Ok((value, elements)) = self.decode(ty, cursor.rest()) {
+                    self.elements = elements;
                     return Ok(Some(value));
                 }
                 // The value continues in the next message, is corrupt or does not fit: the walk tells which.
@@ -261,9 +282,10 @@ impl Assembler {
         let Some(ty) = complete else {
             return Ok(None);
         };
-        self.decode(ty, &self.body)
-            .map(Some)
-            .map_err(Failure::Mismatch)
+        let decoded = self.decode(ty, &self.body);
+        let (value, elements) = decoded.map_err(Failure::Mismatch)?;
+        self.elements = elements;
+        Ok(Some(value))
     }
 
     // Reads the type id of a value, or a whole message with a definition.
@@ -280,8 +302,15 @@ impl Assembler {
         Ok(Some(ty))
     }
 
-    fn decode<T: DeserializeOwned>(&self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
-        Reader::new(body, &self.types, Budget::new(&self.limits)).only(ty)
+    // Returns the value and the number of its elements.
+    fn decode<T: DeserializeOwned>(
+        &self,
+        ty: TypeRef,
+        body: &[u8],
+    ) -> Result<(T, usize), ValueError> {
+        let mut reader = Reader::new(body, &self.types, Budget::new(&self.limits));
+        let value = reader.only(ty)?;
+        Ok((value, reader.budget.elements()))
     }
 
     // Starts to collect a value.

@@ -18,7 +18,7 @@ use crate::{
 pub(crate) const FIRST_USER_ID: i64 = 64;
 
 /// A type in a [`TypeTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TypeRef(usize);
 
 impl TypeRef {
@@ -55,7 +55,33 @@ pub(crate) enum WireType {
         elem: TypeRef,
     },
     /// Bytes of the type's own `GobEncode`, `MarshalBinary` or `MarshalText`.
-    Opaque,
+    Opaque {
+        /// Whether it is `GobEncode`.
+        is_gob: bool,
+    },
+}
+
+impl WireType {
+    /// Returns the name of the type's form for error texts.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Undefined { .. } => "nothing",
+            Self::Bool => "bool",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Float => "float",
+            Self::Bytes => "bytes",
+            Self::String => "string",
+            Self::Complex => "complex",
+            Self::Interface => "interface",
+            Self::Array { .. } => "array",
+            Self::Slice { .. } => "slice",
+            Self::Struct { .. } => "struct",
+            Self::Map { .. } => "map",
+            Self::Opaque { is_gob: true } => "GobEncoder",
+            Self::Opaque { is_gob: false } => "a type with an encoding of its own",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +117,11 @@ impl TypeTable {
             user: HashMap::new(),
             definition_bytes: 0,
         }
+    }
+
+    /// Returns the bytes of all definitions.
+    pub(crate) fn definition_bytes(&self) -> usize {
+        self.definition_bytes
     }
 
     #[inline]
@@ -201,7 +232,7 @@ impl DefinitionReader<'_> {
                 1 => self.slice(cursor)?,
                 2 => self.structure(cursor)?,
                 3 => self.map(cursor)?,
-                4..=6 => self.opaque(cursor)?,
+                4..=6 => self.opaque(cursor, field == 4)?,
                 _ => return Err(unknown_field()),
             };
             match wire.replace(variant) {
@@ -231,9 +262,9 @@ impl DefinitionReader<'_> {
         Ok(WireType::Map { key, elem })
     }
 
-    fn opaque(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
+    fn opaque(&mut self, cursor: &mut Cursor<'_>, is_gob: bool) -> Result<WireType, Fault> {
         let [] = self.numbers(cursor)?;
-        Ok(WireType::Opaque)
+        Ok(WireType::Opaque { is_gob })
     }
 
     // Reads a struct of a CommonType and numbers. An absent number is 0.

@@ -59,6 +59,7 @@ pub use raw::{LazyVec, Raw, WithRaw};
 pub use schema::{Describe, GobType, Schema, SchemaRef};
 pub use values::{Bytes, Time};
 
+mod compatible;
 mod declare;
 mod decode;
 mod definition;

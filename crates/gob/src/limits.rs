@@ -84,6 +84,11 @@ impl<'l> Budget<'l> {
         self.used
     }
 
+    /// Returns the number of elements that were taken.
+    pub(crate) fn elements(&self) -> usize {
+        self.used.elements
+    }
+
     /// Enters a level; [`leave`](Self::leave) leaves it.
     pub(crate) fn enter(&mut self) -> Result<(), Fault> {
         self.used.depth += 1;

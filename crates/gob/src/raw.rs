@@ -9,8 +9,9 @@ use serde::{
 };
 
 use crate::{
-    GobType, Schema, SchemaRef,
+    GobType, Schema, SchemaRef, compatible,
     decode::{
+        Decoder,
         value::{CAPTURE_ONLY, Captured, Reader},
         walk::{array_len, skip},
     },
@@ -36,6 +37,19 @@ impl Raw {
         Ok(self.0.reader().only(self.0.ty)?)
     }
 
+    /// Decodes the value as Go does: compares the type that the peer defined with the type of `T` first.
+    ///
+    /// An unsigned number does not decode to a signed one then, bytes do not decode to a string, a struct without any known field does not
+    /// decode, and a field of another type is an error also if it is zero and so absent. The types in interface values are not compared.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`DecodeError::Mismatch`] if the type or the value does not fit `T`.
+    pub fn decode_like_go<T: DeserializeOwned + GobType>(&self) -> Result<T, DecodeError> {
+        compatible::check::<T>(self.0.ty, &self.0.types)?;
+        self.decode()
+    }
+
     /// Returns the size of the value in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -58,6 +72,21 @@ impl Raw {
             left,
             value: PhantomData,
         })
+    }
+}
+
+impl Decoder {
+    /// Returns the next value as [`poll_value`](Self::poll_value) does, if the peer defined a type that Go decodes to `T`. See
+    /// [`Raw::decode_like_go`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of `poll_value`, and [`DecodeError::Mismatch`] if the type does not fit.
+    pub fn poll_like_go<T: DeserializeOwned + GobType>(
+        &mut self,
+    ) -> Result<Option<T>, DecodeError> {
+        let value = self.poll_value::<Raw>()?;
+        value.map(|value| value.decode_like_go()).transpose()
     }
 }
 

@@ -358,6 +358,11 @@ impl SchemaRef {
     const STRING: Self = Self::basic(6);
     const COMPLEX: Self = Self::basic(7);
 
+    /// Returns the index of the type in its schema.
+    pub(crate) const fn index(self) -> usize {
+        self.index
+    }
+
     const fn basic(index: usize) -> Self {
         Self {
             index,

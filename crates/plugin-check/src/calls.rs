@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use crate::process::{Plugin, Seen, Serving, patient, quoted, text};
+use crate::process::{Plugin, RpcError, Seen, Serving, of_call, patient, quoted, text};
 use crate::report::Level::{Must, Should};
 use crate::report::Report;
 use crate::start::yes;
@@ -173,11 +173,11 @@ async fn answered(
 ) -> Seen {
     use rollouts_rpc::host::CallError;
     let method = format!("Plugin.{method}");
-    let call = client.call::<_, IgnoredAny>(&method, argument);
+    let call = client.answer(&method, argument);
     match timeout(args.patience(), call).await {
         Err(_elapsed) => return Err(format!("no answer within {} s", args.patience)),
         Ok(Ok(_) | Err(CallError::Refused(_))) => {}
-        Ok(Err(error)) => return Err(error.to_string()),
+        Ok(Err(error)) => return Err(of_call(&error)),
     }
     let next = client.type_name();
     patient(args, next).await.map(drop)
@@ -252,7 +252,7 @@ async fn reply(
     let mut chunk = vec![0; 16 * 1024];
     loop {
         if header.is_none() {
-            header = replies.poll_value().map_err(text)?;
+            header = replies.poll_like_go().map_err(text)?;
         }
         if let Some(found) = &header {
             if found.seq != seq {
@@ -359,14 +359,12 @@ pub(crate) fn log(lines: &[String]) -> Seen {
     Ok(())
 }
 
+// All fields of the replies: Go compares the types of those that a controller does not use too.
 gob::gob_struct! {
     struct Response as "Response" {
+        method: String as "ServiceMethod",
         seq: u64 as "Seq",
         error: String as "Error",
-    }
-
-    struct RpcError as "RpcError" {
-        text: String as "ErrorString",
     }
 
     struct VerifyWeightResponse as "VerifyWeightResponse" {
@@ -377,6 +375,11 @@ gob::gob_struct! {
     struct Measurement as "Measurement" {
         phase: String as "Phase",
         message: String as "Message",
+        started_at: Option<gob::Time> as "StartedAt",
+        finished_at: Option<gob::Time> as "FinishedAt",
+        value: String as "Value",
+        metadata: BTreeMap<String, String> as "Metadata",
+        resume_at: Option<gob::Time> as "ResumeAt",
     }
 
     struct StepResponse as "Response" {
@@ -386,6 +389,8 @@ gob::gob_struct! {
 
     struct StepResult as "RpcStepResult" {
         phase: String as "Phase",
+        message: String as "Message",
+        requeue_after: i64 as "RequeueAfter",
         status: gob::Bytes as "Status",
     }
 }
@@ -424,17 +429,17 @@ fn body(
         false => Err(format!("its phase is {}", quoted(phase))),
     };
     Ok(match (kind, method) {
-        (_, "Type") => stream.poll_value::<String>()?.map(|_| Ok(String::new())),
+        (_, "Type") => stream.poll_like_go::<String>()?.map(|_| Ok(String::new())),
         (Kind::Router, "VerifyWeight") => {
             stream
-                .poll_value::<VerifyWeightResponse>()?
+                .poll_like_go::<VerifyWeightResponse>()?
                 .map(|reply| match reply.verified {
                     0..=2 => Ok(reply.error.text),
                     other => Err(format!("Verified is {other}")),
                 })
         }
         (Kind::Metric, "Run" | "Resume" | "Terminate") => {
-            stream.poll_value::<Measurement>()?.map(|reply| {
+            stream.poll_like_go::<Measurement>()?.map(|reply| {
                 let known = [
                     "Pending",
                     "Running",
@@ -448,11 +453,11 @@ fn body(
             })
         }
         (Kind::Metric, "GetMetadata") => {
-            let found = stream.poll_value::<BTreeMap<String, String>>()?;
+            let found = stream.poll_like_go::<BTreeMap<String, String>>()?;
             found.map(|mut reply| Ok(reply.remove("error").unwrap_or_default()))
         }
         (Kind::Step, "Run" | "Terminate" | "Abort") => {
-            stream.poll_value::<StepResponse>()?.map(|reply| {
+            stream.poll_like_go::<StepResponse>()?.map(|reply| {
                 if reply.error.text.is_empty() {
                     phase(
                         &reply.result.phase,
@@ -468,7 +473,9 @@ fn body(
                 Ok(reply.error.text)
             })
         }
-        _ => stream.poll_value::<RpcError>()?.map(|reply| Ok(reply.text)),
+        _ => stream
+            .poll_like_go::<RpcError>()?
+            .map(|reply| Ok(reply.text)),
     })
 }
 

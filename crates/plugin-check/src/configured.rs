@@ -81,25 +81,23 @@ async fn check<W: Work>(args: &Args, report: &mut Report, work: Seen<W>) {
             checks.insert(4, ("probe", rule));
         }
     }
+    let mut held = Vec::new();
     let failure = match work {
-        Ok(work) => rounds(args, work).await.err(),
+        Ok(work) => rounds(args, work, &mut held).await.err(),
         Err(error) => Some((method, error)),
     };
-    let mut failed = false;
     for (name, rule) in checks {
         let (check, rule) = (format!("configured.{name}"), rule.to_owned());
         match &failure {
-            _ if failed => report.not_run(check, rule),
-            Some((at, error)) if *at == name => {
-                failed = true;
-                report.must(check, rule, Err(error.clone()));
-            }
-            _ => report.must(check, rule, Ok(())),
+            Some((at, error)) if *at == name => report.must(check, rule, Err(error.clone())),
+            _ if held.contains(&name) => report.must(check, rule, Ok(())),
+            _ => report.not_run(check, rule),
         }
     }
 }
 
-async fn rounds<W: Work>(args: &Args, mut work: W) -> Played {
+/// Plays the rounds, and adds to `held` the name of each check that held as far as the rounds came.
+async fn rounds<W: Work>(args: &Args, mut work: W, held: &mut Vec<&'static str>) -> Played {
     let [method, end] = W::METHODS;
     let mut printed = Vec::new();
     let (mut serving, mut client) = open::<W>(args).await.map_err(|error| (method, error))?;
@@ -113,9 +111,13 @@ async fn rounds<W: Work>(args: &Args, mut work: W) -> Played {
             let call = work.call(args, &client, weight, round > 0);
             let (called, pinged) = pinging(args, &serving.session, call).await;
             called.map_err(|error| (method, error))?;
+            held.push(method);
             pinged.map_err(|error| ("ping", error))?;
+            held.push("ping");
             let verified = work.verify(args, &client, weight).await;
-            verified.map_err(|error| ("VerifyWeight", error))
+            verified.map_err(|error| ("VerifyWeight", error))?;
+            held.push("VerifyWeight");
+            Ok(())
         };
         if let Err((check, mut error)) = called.await {
             if serving.frames.is_closed() {
@@ -123,6 +125,9 @@ async fn rounds<W: Work>(args: &Args, mut work: W) -> Played {
             }
             // The same call succeeded before the restart.
             return Err((if round == 1 { "restart" } else { check }, error));
+        }
+        if round == 1 {
+            held.push("restart");
         }
         if let Some(command) = args.probe.as_ref().filter(|_| args.kind == Kind::Router) {
             printed.push(
@@ -133,7 +138,11 @@ async fn rounds<W: Work>(args: &Args, mut work: W) -> Played {
         }
     }
     effect(&printed).map_err(|error| ("probe", error))?;
-    work.end(args, &client).await.map_err(|error| (end, error))
+    held.push("probe");
+    let ended = work.end(args, &client).await;
+    ended.map_err(|error| (end, error))?;
+    held.push(end);
+    Ok(())
 }
 
 async fn open<W: Work>(args: &Args) -> Seen<(Serving, W::Client)> {

@@ -136,8 +136,8 @@ impl Args {
     }
 }
 
-/// Runs the checks and prints the report. The exit code is 1 if the plugin fails a check of level `must`, 2 if the checks cannot run, and
-/// 130 after an interrupt.
+/// Runs the checks and prints the report. The exit code is 1 if the plugin fails a check of level `must` or such a check did not run, 2 if no
+/// check can run, and 130 after an interrupt.
 #[must_use]
 #[allow(
     clippy::print_stdout,

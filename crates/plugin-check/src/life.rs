@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::civil::Date;
 use rollouts_rpc::host::HostSession;
 use rustix::process::Signal;
 use tokio::net::UnixStream;
@@ -145,6 +145,7 @@ async fn quit(args: &Args, report: &mut Report) {
         status,
         stray_stdout,
         files,
+        has_socket,
     } = ended;
     report.must(
         "life.quit",
@@ -165,7 +166,7 @@ async fn quit(args: &Args, report: &mut Report) {
     report.should(
         "life.socket",
         "its socket is removed",
-        yes("the socket is still there")(files == 0),
+        yes("the socket is still there")(files == 0 && !has_socket),
     );
     let stdout = match stray_stdout {
         0 => Ok(()),
@@ -194,7 +195,7 @@ async fn quit(args: &Args, report: &mut Report) {
     );
 }
 
-/// Checks the time of a record. Go parses only a time with exactly six fractional digits, and logs any other record as raw text.
+/// Checks the time of a record. The controller logs a record with a time that Go does not parse as raw text.
 fn time(line: &str) -> Seen {
     let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else {
         return Ok(());
@@ -202,12 +203,40 @@ fn time(line: &str) -> Seen {
     let Some(time) = record.get("@timestamp").and_then(|time| time.as_str()) else {
         return Ok(());
     };
-    let digits = time
-        .split('.')
-        .nth(1)
-        .map(|rest| rest.chars().take_while(char::is_ascii_digit).count());
-    let is_read = digits == Some(6) && time.parse::<Timestamp>().is_ok();
-    if is_read { Ok(()) } else { Err(quoted(time)) }
+    parse(time).ok_or_else(|| quoted(time))
+}
+
+/// Parses a time by the rules of Go's `time.Parse` for the layout `2006-01-02T15:04:05.000000Z07:00` (go-plugin's `log_entry.go`). They are
+/// not those of RFC 3339: the hour may have one digit, and a comma may stand for the point.
+fn parse(time: &str) -> Option<()> {
+    let (date, rest) = time.split_once('T')?;
+    let [year, month, day] = date.split('-').collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let (year, month, day) = (digits(year, 4)?, digits(month, 2)?, digits(day, 2)?);
+    let (month, day) = (month.try_into().ok()?, day.try_into().ok()?);
+    Date::new(year, month, day).ok()?;
+    let (hour, rest) = rest.split_once(':')?;
+    let (minute, rest) = rest.split_once(':')?;
+    let (second, rest) = rest.split_once(['.', ','])?;
+    let (fraction, zone) = rest.split_at_checked(6)?;
+    let hour = digits(hour, 2).or_else(|| digits(hour, 1))?;
+    let is_in_range = hour < 24 && digits(minute, 2)? < 60 && digits(second, 2)? < 60;
+    let is_fraction = fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let is_zone = match zone.strip_prefix(['+', '-']) {
+        None => zone == "Z",
+        Some(offset) => {
+            let (hours, minutes) = offset.split_once(':')?;
+            digits(hours, 2)? <= 24 && digits(minutes, 2)? <= 60
+        }
+    };
+    (is_in_range && is_fraction && is_zone).then_some(())
+}
+
+/// Returns the number in a text of so many digits and nothing else.
+fn digits(text: &str, count: usize) -> Option<i16> {
+    let is_number = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok())?
 }
 
 #[cfg(test)]
@@ -220,6 +249,26 @@ mod tests {
         assert!(at("2026-01-06T10:00:00.123456+02:00").is_ok());
         assert!(at("2026-01-06T10:00:00Z").is_err());
         assert!(at("2026-01-06T10:00:00.123Z").is_err());
+        assert!(at("2026-01-06T9:00:00,123456-24:60").is_ok());
+        for wrong in [
+            "2026-01-06T10:00:00.1234567Z",
+            "2026-01-06T10:00:00.123456",
+            "2026-01-06T10:00:00.123456z",
+            "2026-01-06t10:00:00.123456Z",
+            "2026-01-06 10:00:00.123456Z",
+            "2026-01-06T10:00:00.123456+02",
+            "2026-01-06T10:00:00.123456+0200",
+            "2026-01-06T10:00:00.123456+02:00:00",
+            "2026-01-06T10:00:00.123456+02:00[Europe/Berlin]",
+            "2026-01-06T10:00:00.12345\u{e9}Z",
+            "2026-02-29T10:00:00.123456Z",
+            "2026-1-06T10:00:00.123456Z",
+            "20260106T10:00:00.123456Z",
+            "2026-01-06T24:00:00.123456Z",
+            "2026-01-06T10:00:60.123456Z",
+        ] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
         assert!(super::time("plain").is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! The process of a plugin, and a connection that reads the plugin's yamux frames.
 
 use std::collections::HashSet;
+use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,7 +14,6 @@ use rollouts_rpc::goplugin::frames::{FrameKind, Headers};
 use rollouts_rpc::host::{AnyClient, CallError, HostSession};
 use rollouts_rpc::testing::NoArgument;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::de::IgnoredAny;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader, ReadBuf,
 };
@@ -35,6 +35,14 @@ const LAST_LINES: usize = 4;
 
 /// The variable with the magic cookie.
 pub(crate) const COOKIE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
+
+gob::gob_struct! {
+    /// The reply of most methods.
+    pub(crate) struct RpcError as "RpcError" {
+        /// Empty for success.
+        pub(crate) text: String as "ErrorString",
+    }
+}
 
 /// A plugin after its handshake line, or after it closed stdout.
 pub(crate) struct Plugin {
@@ -176,6 +184,7 @@ impl Plugin {
 
     /// Waits for the process to exit, and kills it after `patience`.
     pub(crate) async fn ended(mut self, patience: Duration) -> Seen<Ended> {
+        let socket = self.socket();
         let status = match timeout(patience, self.child.wait()).await {
             Ok(status) => Some(status.map_err(text)?),
             Err(_elapsed) => None,
@@ -188,8 +197,11 @@ impl Plugin {
         let stray_stdout = timeout(patience, self.stdout).await;
         let stray_stdout =
             stray_stdout.map_err(|_| "stdout is still open, in a child of the plugin".to_owned());
+        // A symbolic link without a target is left too.
+        let has_socket = |path: PathBuf| std::fs::symlink_metadata(path).is_ok();
         Ok(Ended {
             status,
+            has_socket: socket.is_ok_and(has_socket),
             stray_stdout: stray_stdout?.map_err(text)?,
             files: files(self.dir.path()).map_err(text)?,
         })
@@ -238,7 +250,7 @@ impl Serving {
         let opened = async {
             let dispensed = serving.session.dispense_any(args.kind.plugin());
             let client = patient(args, dispensed).await?;
-            let init = client.call::<_, IgnoredAny>("Plugin.InitPlugin", &None::<NoArgument>);
+            let init = client.call::<_, RpcError>("Plugin.InitPlugin", &None::<NoArgument>);
             patient(args, init).await?;
             Ok(client)
         };
@@ -258,7 +270,9 @@ pub(crate) struct Ended {
     pub(crate) status: Option<ExitStatus>,
     /// Bytes on stdout after the handshake line.
     pub(crate) stray_stdout: u64,
-    /// Number of files left in the socket's directory.
+    /// Whether the announced socket is still there.
+    pub(crate) has_socket: bool,
+    /// Number of files left in the directory where the socket should have been.
     pub(crate) files: usize,
 }
 
@@ -282,7 +296,15 @@ pub(crate) async fn patient<T>(
     let outcome = timeout(args.patience(), call).await;
     outcome
         .map_err(|_| format!("no answer within {} s", args.patience))?
-        .map_err(text)
+        .map_err(|error| of_call(&error))
+}
+
+/// Returns the text of an error with its cause.
+pub(crate) fn of_call(error: &CallError) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

@@ -207,12 +207,11 @@ impl Report {
         });
     }
 
-    /// Returns whether the plugin passes all checks of level `must`.
+    /// Returns whether the plugin passes all checks of level `must`. One that did not run is not passed.
     #[must_use]
     pub fn is_conformant(&self) -> bool {
-        let mut failed = self.failed();
-        let passes = !failed.any(|finding| finding.level == Level::Must);
-        passes && self.count(&Outcome::Passed) > 0
+        let passes = |it: &Finding| it.level == Level::Should || it.outcome == Outcome::Passed;
+        self.findings.iter().all(passes) && self.count(&Outcome::Passed) > 0
     }
 
     /// Returns the checks that the plugin fails.
@@ -306,6 +305,20 @@ mod tests {
         assert!(report(&[(Level::Must, Ok(())), (Level::Should, failed())]).is_conformant());
         assert!(!report(&[(Level::Must, failed())]).is_conformant());
         assert!(!report(&[]).is_conformant());
+    }
+
+    /// The connection was closed at a check of level `should`, so nobody knows what the plugin does after it.
+    #[test]
+    fn what_must_hold_and_did_not_run_is_not_conformant() {
+        let mut report = report(&[(Level::Must, Ok(())), (Level::Should, Err("no".to_owned()))]);
+        assert!(report.is_conformant());
+        report.cause = Some(1);
+        report.should("a.c", "it may answer", Ok(()));
+        assert!(report.is_conformant());
+        report.must("a.d", "it answers", Ok(()));
+        assert!(!report.is_conformant());
+        let verdict = "1 of 4 checks passed, 2 not run, not conformant";
+        assert!(report.to_string().ends_with(verdict), "{report}");
     }
 
     #[test]

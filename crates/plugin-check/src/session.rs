@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use rollouts_rpc::host::{CallError, HostSession};
-use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{Frames, Seen, Serving, patient};
+use crate::process::{Frames, RpcError, Seen, Serving, of_call, patient};
 use crate::report::Report;
 use crate::start::yes;
 use crate::{Args, Kind};
+
+/// The stream of the first plugin that is dispensed: a host counts by two, and has three streams of its own.
+const DISPENSED: u32 = 7;
 
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let rule = "the host's three streams can be opened";
@@ -62,6 +64,11 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         Err(error) => return report.essential("session.dispense", rule, Err(error)),
     };
     report.essential("session.dispense", rule, Ok(()));
+    report.must(
+        "session.acknowledges-plugin",
+        "the stream of a dispensed plugin is acknowledged too",
+        until(|| frames.has_acknowledged(DISPENSED)).await,
+    );
     let named = plugin.type_name();
     let named = patient(args, named).await;
     let has_name = named
@@ -93,7 +100,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
             );
         }
     }
-    let control = session.control::<_, IgnoredAny>("Control.NoSuchMethod", &true);
+    let control = session.control::<_, RpcError>("Control.NoSuchMethod", &true);
     report.should(
         "session.unknown-control",
         "an unknown method of the control stream is refused with an error",
@@ -111,7 +118,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
         ("NoSuchService.Type", "service"),
         ("NoDot", "name"),
     ] {
-        let call = plugin.call::<_, IgnoredAny>(method, &argument);
+        let call = plugin.answer(method, &argument);
         let rule = format!("{method} is refused with an error");
         report.should(
             format!("session.unknown-{name}"),
@@ -126,7 +133,7 @@ async fn calls(args: &Args, report: &mut Report, serving: &Serving) {
     };
     let method = format!("Plugin.{future}");
     // Not with nil, which Go's server cannot skip.
-    let call = plugin.call::<_, IgnoredAny>(&method, &argument);
+    let call = plugin.answer(&method, &argument);
     report.should(
         "session.future-method",
         "a method of a later controller is refused with an error",
@@ -184,6 +191,6 @@ async fn refused<T>(args: &Args, call: impl Future<Output = Result<T, CallError>
         Err(_elapsed) => Err(format!("no answer within {} s", args.patience)),
         Ok(Ok(_)) => Err("it is not refused".to_owned()),
         Ok(Err(CallError::Refused(text))) if !text.is_empty() => Ok(()),
-        Ok(Err(other)) => Err(other.to_string()),
+        Ok(Err(other)) => Err(of_call(&other)),
     }
 }

@@ -45,6 +45,7 @@ mod go_plugin;
 mod server;
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
@@ -52,6 +53,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::call::{PluginService, Router};
+use crate::goplugin::control::stop;
 use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{PluginKind, Protocol};
 use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals, on_own_runtime};
@@ -81,20 +83,25 @@ pub async fn serve<R: TrafficRouter>(
 ) -> Result<Shutdown, ServeError> {
     let kind = PluginKind::TrafficRouter;
     let workers = Workers::new(Handle::current());
-    let service = PluginService::new(router, config.deadline(kind), workers);
+    let service = Arc::new(PluginService::new(router, config.deadline(kind), workers));
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (kind, Protocol::Grpc), announce)?;
     let timeout = config.session_timeout;
-    let serve = async move |listener: &UnixListener| {
-        let quit = CancellationToken::new();
-        let services = services(service, &quit).await?;
-        server::serve(listener, services, &quit, timeout).await
-    };
-    on_own_runtime(announced.serve(signals, serve)).await
+    on_own_runtime(async move {
+        let serve = async |listener: &UnixListener| {
+            let quit = CancellationToken::new();
+            let services = services(Arc::clone(&service), &quit).await?;
+            let ended = server::serve(listener, services, &quit, timeout).await;
+            stop(service.as_ref()).await;
+            ended
+        };
+        announced.serve(signals, service.as_ref(), serve).await
+    })
+    .await
 }
 
 async fn services<R: TrafficRouter>(
-    service: PluginService<Router<R>>,
+    service: Arc<PluginService<Router<R>>>,
     quit: &CancellationToken,
 ) -> Result<Routes, ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();

@@ -133,7 +133,8 @@
 //!
 //! They are the same for all kinds of plugin.
 //!
-//! - Every call ends within [`ServeConfig::call_deadline`].
+//! - Every call ends within [`ServeConfig::call_deadline`]. The time begins when the call was read, also if it waits for others then: 256
+//!   calls with small arguments run at once.
 //! - A panic in a call is an error of this call only.
 //! - An error text is one line without `%`.
 //! - If `VerifyWeight` fails for any reason, the reply is "not verified".

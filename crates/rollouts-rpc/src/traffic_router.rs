@@ -92,8 +92,8 @@ pub trait TrafficRouter: Send + Sync + 'static {
 
     /// Stops the background work of the router.
     ///
-    /// It is called before the reply to Quit, and when the session ends in any other way: another controller may become the leader. It may be
-    /// called more than once, and has 500 ms.
+    /// It is called before the reply to Quit, and when the session ends in any other way, also by SIGTERM: another controller may become the
+    /// leader. In gRPC mode it is called after the last call. It may be called more than once, and has 500 ms.
     fn stop(&self) -> impl Future<Output = ()> + Send {
         async {}
     }

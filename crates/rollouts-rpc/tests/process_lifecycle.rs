@@ -12,13 +12,9 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 /// Returns the path of the example. Cargo builds examples with the tests of a package, but not with a single test.
-fn minimal_router() -> PathBuf {
+fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    let example = this
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .join("examples/minimal_router");
+    let example = this.ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(example.exists(), "build it: cargo build --examples");
     example
 }
@@ -31,8 +27,12 @@ struct Started {
 }
 
 async fn start() -> Started {
+    start_example("minimal_router").await
+}
+
+async fn start_example(name: &str) -> Started {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new(minimal_router());
+    let mut command = Command::new(example(name));
     command.env("TMPDIR", dir.path());
     let (line, log) = mpsc::unbounded_channel();
     let plugin = PluginProcess::start(command, PluginKind::TrafficRouter, move |text| {
@@ -115,9 +115,30 @@ async fn sigint_is_ignored_and_sigterm_ends_the_plugin() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
+/// Another controller may be the leader after the end of this one, and both would write.
+#[tokio::test]
+async fn sigterm_stops_the_background_work() {
+    let started = start_example("stopping_router").await;
+    started.plugin.session().ping().await.unwrap();
+    started.signal(Signal::TERM);
+    while started.plugin.session().ping().await.is_ok() {}
+    let Started {
+        plugin, mut log, ..
+    } = started;
+    assert_eq!(plugin.hang_up().await.unwrap().status.code(), Some(0));
+    let mut lines = String::new();
+    while let Some(line) = log.recv().await {
+        lines += &line;
+    }
+    assert_eq!(lines.matches("has stopped").count(), 1, "{lines}");
+}
+
 #[tokio::test]
 async fn started_by_hand_it_explains_how_to_install_it_on_stderr() {
-    let output = Command::new(minimal_router()).output().await.unwrap();
+    let output = Command::new(example("minimal_router"))
+        .output()
+        .await
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let text = String::from_utf8(output.stderr).unwrap();

@@ -19,11 +19,11 @@ use rollouts_rpc::grpc::proto;
 use rollouts_rpc::grpc::proto::traffic_router_client::TrafficRouterClient;
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{
-    PluginEnv, Router, RouterCall, RouterError, ServeConfig, ServeError, Shutdown, Verification,
-    grpc,
+    DesiredWeight, PluginEnv, Rollout, Router, RouterCall, RouterError, ServeConfig, ServeError,
+    Shutdown, TrafficRouter, Verification, WeightDestination, grpc,
 };
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -282,6 +282,46 @@ async fn a_host_may_reconnect_until_the_session_timeout() {
     drop(client);
     assert_eq!(served.await.unwrap().unwrap(), Shutdown::HostGone);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A router with background work.
+struct Working(mpsc::UnboundedSender<()>);
+
+impl TrafficRouter for Working {
+    async fn set_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn stop(&self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[tokio::test]
+async fn the_background_work_stops_after_the_last_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = env(dir.path(), &[]);
+    let (stopped, mut stops) = mpsc::unbounded_channel();
+    let (announce, line) = oneshot::channel();
+    let announce = |line: &str| {
+        announce.send(line.to_owned()).unwrap();
+        Ok(())
+    };
+    let served = tokio::spawn(async move {
+        let config = ServeConfig::new().with_session_timeout(Duration::from_millis(200));
+        grpc::serve(&config, &env, announce, Router(Working(stopped))).await
+    });
+    let line = line.await.unwrap();
+    let socket = line.split('|').nth(3).unwrap().to_owned();
+    drop(UnixStream::connect(socket).await.unwrap());
+    assert_eq!(served.await.unwrap().unwrap(), Shutdown::HostGone);
+    assert_eq!(stops.recv().await, Some(()));
+    assert_eq!(stops.recv().await, None);
 }
 
 #[tokio::test]

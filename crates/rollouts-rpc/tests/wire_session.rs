@@ -110,6 +110,21 @@ async fn an_unknown_method_is_refused_and_its_argument_is_skipped() {
     .await;
 }
 
+/// As in Go's net/rpc, whose decoder cannot go on.
+#[tokio::test(start_paused = true)]
+async fn a_reply_of_another_type_ends_the_stream() {
+    let host = serve(willing()).await;
+    let router = host.router().await.unwrap();
+    let reply = router
+        .call::<_, gob::Bytes>("Plugin.Type", &None::<OddArgument>)
+        .await;
+    let error = reply.unwrap_err();
+    assert!(matches!(error, CallError::Reply(_)), "{error}");
+    let next = router.type_name().await.unwrap_err();
+    assert!(matches!(next, CallError::Shutdown), "{next}");
+    host.session().ping().await.unwrap();
+}
+
 gob::gob_struct! {
     struct Odd as "OddArgs" {
         weight: String as "DesiredWeight",

@@ -35,7 +35,7 @@ impl<'de, 't> Reader<'de, 't> {
     }
 
     /// Decodes the value, which must be the whole body.
-    pub(crate) fn only<T: DeserializeOwned>(mut self, ty: TypeRef) -> Result<T, ValueError> {
+    pub(crate) fn only<T: DeserializeOwned>(&mut self, ty: TypeRef) -> Result<T, ValueError> {
         let value = T::deserialize(self.value(ty))?;
         if self.cursor.is_empty() {
             Ok(value)
@@ -125,7 +125,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
                 let parts = [reader.cursor.float()?, reader.cursor.float()?];
                 visitor.visit_seq(SeqDeserializer::new(parts.into_iter()))
             }
-            WireType::Bytes | WireType::Opaque => {
+            WireType::Bytes | WireType::Opaque { .. } => {
                 visitor.visit_borrowed_bytes(reader.cursor.counted()?)
             }
             WireType::String => visitor.visit_borrowed_str(reader.utf8()?),

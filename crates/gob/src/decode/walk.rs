@@ -155,7 +155,7 @@ fn head(
         WireType::Bool | WireType::Int | WireType::Uint | WireType::Float => {
             return cursor.uint().map(|_| None);
         }
-        WireType::Bytes | WireType::String | WireType::Opaque => {
+        WireType::Bytes | WireType::String | WireType::Opaque { .. } => {
             return cursor.counted().map(|_| None);
         }
         WireType::Complex => {

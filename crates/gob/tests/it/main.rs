@@ -8,6 +8,7 @@
     reason = "clippy exempts #[test] functions, but not the functions they share"
 )]
 
+mod compatible;
 mod go_types;
 mod golden;
 mod hostile;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -24,10 +24,12 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Dispatch, debug, dispatcher, info, warn};
 
+use super::control::stop;
 use super::env::PluginEnv;
 use super::handshake::{HandshakeError, PluginKind, Protocol, negotiate};
 use super::session::{Session, SessionError, Shutdown};
 use crate::call::Plugin;
+use crate::netrpc::server::Serve;
 use crate::workers::{SESSION_THREADS, Workers};
 
 /// Most connections that are tried at the same time until one of them becomes the session.
@@ -213,6 +215,7 @@ pub(crate) async fn serve_announced<P: Plugin>(
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
     let service = plugin.into_service(config.deadline(P::KIND), Workers::new(calls));
+    let served = Arc::clone(&service.0);
     let serve = async |listener: &UnixListener| {
         let first = first_session(listener);
         let session = match timeout(config.session_timeout, first).await {
@@ -221,11 +224,11 @@ pub(crate) async fn serve_announced<P: Plugin>(
         };
         debug!("the host opened its session");
         tokio::select! {
-            ended = session.run(P::KIND, service.0) => Ok(ended?),
+            ended = session.run(P::KIND, served) => Ok(ended?),
             never = refuse_others(listener) => match never {},
         }
     };
-    announced.serve(signals, serve).await
+    announced.serve(signals, service.0.as_ref(), serve).await
 }
 
 /// The handlers of SIGINT and SIGTERM. They work in any runtime of the process.
@@ -269,17 +272,22 @@ impl Announced {
         Ok(Self { socket })
     }
 
-    /// Serves connections until the host or a signal ends the process.
+    /// Serves connections until the host or a signal ends the process. After a signal it stops the background work of `service`, which
+    /// `serve` does at every other end.
     pub(crate) async fn serve(
         self,
         mut signals: Signals,
+        service: &dyn Serve,
         serve: impl AsyncFnOnce(&UnixListener) -> Result<Shutdown, ServeError>,
     ) -> Result<Shutdown, ServeError> {
         let (listener, _removed_at_the_end) = self.socket.into_parts();
         let listener = UnixListener::from_std(listener).map_err(ServeError::Accept)?;
         let shutdown = tokio::select! {
             ended = serve(&listener) => ended?,
-            _ = signals.terminate.recv() => Shutdown::Terminated,
+            _ = signals.terminate.recv() => {
+                stop(service).await;
+                Shutdown::Terminated
+            }
         };
         info!("ending: {shutdown}");
         Ok(shutdown)

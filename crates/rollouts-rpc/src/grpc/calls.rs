@@ -26,10 +26,8 @@ pub(super) struct Calls<R> {
 }
 
 impl<R: TrafficRouter> Calls<R> {
-    pub(super) fn new(router: PluginService<Router<R>>) -> Self {
-        Self {
-            router: Arc::new(router),
-        }
+    pub(super) fn new(router: Arc<PluginService<Router<R>>>) -> Self {
+        Self { router }
     }
 
     async fn call(&self, call: RouterCall) -> Result<Reply, Status> {

@@ -61,12 +61,12 @@ macro_rules! clients {
             pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
             where
                 A: GobType + Serialize + Sync,
-                T: DeserializeOwned,
+                T: DeserializeOwned + GobType,
             {
                 self.rpc.call(service_method, argument).await
             }
 
-            async fn request<T: DeserializeOwned>(&self, call: $call) -> Result<T, CallError> {
+            async fn request<T: DeserializeOwned + GobType>(&self, call: $call) -> Result<T, CallError> {
                 let method = format!("Plugin.{}", call.method().name());
                 let encode = |gob: &mut Encoder, out: &mut Vec<u8>| $encode(call, gob, out);
                 self.rpc.call_with(&method, encode).await

@@ -6,7 +6,7 @@ use std::io;
 use futures::AsyncWrite as _;
 use gob::{Encoder, GobType};
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
@@ -18,6 +18,11 @@ use crate::goplugin::session::yamux_config;
 use crate::methods::RouterCall;
 use crate::netrpc::client::{CallError, RpcClient};
 use crate::wire;
+
+gob::gob_struct! {
+    /// The reply to Ping and Quit: any struct.
+    struct Empty as "" {}
+}
 
 /// Most streams of a session, far more than a host dispenses.
 const MAX_STREAMS: usize = 64;
@@ -93,9 +98,7 @@ impl HostSession {
     ///
     /// See [`CallError`].
     pub async fn ping(&self) -> Result<(), CallError> {
-        self.control("Control.Ping", &true)
-            .await
-            .map(|IgnoredAny| ())
+        self.control("Control.Ping", &true).await.map(|Empty {}| ())
     }
 
     /// Calls Quit.
@@ -104,9 +107,7 @@ impl HostSession {
     ///
     /// Returns [`CallError::Shutdown`] if the connection ended before the reply. A controller would kill the process.
     pub async fn quit(&self) -> Result<(), CallError> {
-        self.control("Control.Quit", &true)
-            .await
-            .map(|IgnoredAny| ())
+        self.control("Control.Quit", &true).await.map(|Empty {}| ())
     }
 
     /// Calls any method with any argument on the control stream, for tests of a plugin.
@@ -117,7 +118,7 @@ impl HostSession {
     pub async fn control<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned,
+        T: DeserializeOwned + GobType,
     {
         self.control.call(service_method, argument).await
     }
@@ -191,9 +192,22 @@ impl AnyClient {
     pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned,
+        T: DeserializeOwned + GobType,
     {
         self.0.call(service_method, argument).await
+    }
+
+    /// Calls any method with any argument, and takes a reply of any type.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn answer<A>(&self, service_method: &str, argument: &A) -> Result<(), CallError>
+    where
+        A: GobType + Serialize + Sync,
+    {
+        let encode = |gob: &mut Encoder, out: &mut Vec<u8>| gob.encode(argument, out);
+        self.0.answer(service_method, encode).await.map(drop)
     }
 }
 

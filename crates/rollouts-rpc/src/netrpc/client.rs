@@ -38,7 +38,7 @@ pub enum CallError {
     /// The stream is closed, and all calls on it failed.
     #[error("the stream to the plugin is shut down")]
     Shutdown,
-    /// The reply is not of the type that the method returns.
+    /// The reply is not of the type that the method returns. As in Go, it ends the stream.
     #[error("the reply does not decode")]
     Reply(#[source] DecodeError),
     /// The argument cannot be encoded.
@@ -117,7 +117,7 @@ impl RpcClient {
     ) -> Result<T, CallError>
     where
         A: GobType + Serialize + Sync,
-        T: DeserializeOwned,
+        T: DeserializeOwned + GobType,
     {
         let encode = |gob: &mut Encoder, out: &mut Vec<u8>| gob.encode(argument, out);
         self.call_with(service_method, encode).await
@@ -126,11 +126,25 @@ impl RpcClient {
     /// Calls `service_method` and waits for the reply. `encode` appends the argument.
     ///
     /// Dropping the future gives up on the reply; the call may or may not be made.
-    pub(crate) async fn call_with<T: DeserializeOwned>(
+    pub(crate) async fn call_with<T: DeserializeOwned + GobType>(
         &self,
         service_method: &str,
         encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<T, CallError> {
+        let body = self.answer(service_method, encode).await?;
+        // As in Go, a reply of another type ends the stream.
+        body.decode_like_go().map_err(|error| {
+            shut_down(&self.pending, Err(io::Error::other(error.clone())));
+            CallError::Reply(error)
+        })
+    }
+
+    /// Calls `service_method` and waits for the reply, of any type.
+    pub(crate) async fn answer(
+        &self,
+        service_method: &str,
+        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<Raw, CallError> {
         let place = self.queue.reserve().await;
         let place = place.map_err(|_| CallError::Shutdown)?;
         let (reply, received) = oneshot::channel();
@@ -140,7 +154,7 @@ impl RpcClient {
             .map_err(|_| CallError::Timeout)?;
         let (header, body) = received.map_err(|_| CallError::Shutdown)?;
         if header.error.is_empty() {
-            body.decode().map_err(CallError::Reply)
+            Ok(body)
         } else {
             Err(CallError::Refused(header.error))
         }
@@ -228,7 +242,7 @@ fn poll_reply(
     header: &mut Option<Response>,
 ) -> Result<Option<Received>, DecodeError> {
     if header.is_none() {
-        *header = gob.poll_value()?;
+        *header = gob.poll_like_go()?;
     }
     if header.is_none() {
         return Ok(None);

@@ -31,15 +31,23 @@ pub(crate) struct CallDecoder {
     header: Option<Request>,
     /// Bytes that arrived since the last complete call.
     bytes: usize,
+    /// Bytes of the type definitions before the last complete call.
+    defined: usize,
 }
+
+/// What an element of a list counts beside its bytes on the wire, of which it may have only one.
+const ELEMENT: usize = 64;
+
+/// How much larger a table of types is than its definitions.
+const DEFINITIONS: usize = 4;
 
 /// One call, with its argument or the fault to reply with.
 #[derive(Debug)]
 pub(crate) struct Incoming<C> {
     pub(super) header: Request,
     pub(crate) call: Result<C, Fault>,
-    /// Approximate size on the wire. Bytes of the next call that arrived in the same input count here.
-    pub(super) bytes: usize,
+    /// Approximate size in memory.
+    pub(super) size: usize,
 }
 
 impl CallDecoder {
@@ -48,6 +56,7 @@ impl CallDecoder {
             gob: Decoder::new(limits),
             header: None,
             bytes: 0,
+            defined: 0,
         }
     }
 
@@ -103,12 +112,15 @@ impl CallDecoder {
     }
 
     fn incoming<C>(&mut self, header: Request, call: Result<C, Fault>) -> Incoming<C> {
-        let bytes = std::mem::take(&mut self.bytes);
-        Incoming {
-            header,
-            call,
-            bytes,
+        let unread = self.gob.unread_bytes();
+        let mut size = std::mem::replace(&mut self.bytes, unread).saturating_sub(unread);
+        size += ELEMENT * self.gob.last_elements();
+        let defined = self.gob.definition_bytes();
+        if defined != std::mem::replace(&mut self.defined, defined) {
+            // The arguments are kept in wire format too, with the types that the stream had then.
+            size += DEFINITIONS * defined;
         }
+        Incoming { header, call, size }
     }
 }
 

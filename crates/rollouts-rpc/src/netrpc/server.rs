@@ -21,11 +21,12 @@ use super::{Body, Fault, Service};
 use crate::error::error_chain;
 use crate::write_deadline;
 
-/// Capacity for calls in flight, in units. A host makes about ten calls at once; more wait in the host's send window.
-const MAX_UNITS: u32 = 24;
+/// Capacity for calls in flight, in units. A controller calls a router or a step from ten workers, and a metric provider for the metrics of
+/// 30 analysis runs; more calls wait in the host's send window.
+const MAX_UNITS: u32 = 256;
 
-/// Bytes of an argument per unit. Most Rollouts are smaller.
-const UNIT: usize = 256 * 1024;
+/// Bytes per unit. Most arguments are smaller. All units are 6 MiB.
+const UNIT: usize = 24 * 1024;
 
 /// Size of a read in bytes.
 const READ_SIZE: usize = 16 * 1024;
@@ -41,7 +42,7 @@ pub(crate) enum StreamError {
 
 /// Limits the memory of calls in flight. The streams of a session share one limit.
 ///
-/// A call takes one unit, and one more for each 256 KiB of its argument: 24 calls with small arguments run at the same time, or 4
+/// A call takes one unit, and one more for each 24 KiB of its argument: 256 calls with small arguments run at the same time, or 5
 /// calls with arguments of 1.2 MB.
 #[derive(Clone)]
 pub(crate) struct InFlightLimit(Arc<Semaphore>);
@@ -53,9 +54,9 @@ impl Default for InFlightLimit {
 }
 
 impl InFlightLimit {
-    /// Waits for capacity for a call whose argument has `bytes` bytes.
-    async fn acquire(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let units = u32::try_from(1 + bytes / UNIT).unwrap_or(MAX_UNITS);
+    /// Waits for capacity for a call whose argument takes about `size` bytes of memory.
+    async fn acquire(&self, size: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let units = u32::try_from(1 + size / UNIT).unwrap_or(MAX_UNITS);
         Arc::clone(&self.0)
             .acquire_many_owned(units.min(MAX_UNITS))
             .await
@@ -118,9 +119,11 @@ where
     let end = loop {
         match decoder.poll_call::<S>() {
             Ok(Some(incoming)) => {
-                let permit = running.until(limit.acquire(incoming.bytes)).await?;
+                // The deadline counts the wait too.
+                let arrived = Instant::now();
+                let permit = running.until(limit.acquire(incoming.size)).await?;
                 // The semaphore is never closed.
-                running.start(incoming, permit.map_err(corrupt)?);
+                running.start(incoming, arrived, permit.map_err(corrupt)?);
                 continue;
             }
             Ok(None) => {}
@@ -168,7 +171,12 @@ where
     IO: AsyncWrite + Send + 'static,
 {
     /// Starts a task that carries out a call and writes the reply.
-    fn start(&mut self, incoming: Incoming<S::Call>, permit: OwnedSemaphorePermit) {
+    fn start(
+        &mut self,
+        incoming: Incoming<S::Call>,
+        arrived: Instant,
+        permit: OwnedSemaphorePermit,
+    ) {
         let replies = Arc::clone(&self.replies);
         let Incoming { header, call, .. } = incoming;
         let call = match call {
@@ -205,7 +213,7 @@ where
             self.due.pop_front();
         }
         self.due.push_back(Due {
-            at: Instant::now() + deadline,
+            at: arrived + deadline,
             header,
             info,
             answered,

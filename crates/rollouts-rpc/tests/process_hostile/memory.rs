@@ -1,5 +1,7 @@
 //! A plugin's process stays below 64 MiB with any host. Each test prints the memory of the process.
 
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
@@ -135,15 +137,17 @@ async fn check_calls(what: &str, calls: usize, rollout: fn() -> Rollout) {
 
 #[tokio::test]
 async fn of_big_arguments() {
-    check_calls("arguments of 240 KB", 24, || heavy(240_000)).await;
+    check_calls("arguments of 20 KB", 256, || heavy(20_000)).await;
+    check_calls("arguments of 240 KB", 25, || heavy(240_000)).await;
     check_calls("arguments of 1 MB", 6, || heavy(1_000_000)).await;
     check_calls("arguments of 4 MB", 1, || heavy(4_000_000)).await;
 }
 
 #[tokio::test]
 async fn of_many_small_elements() {
-    check_calls("4096 steps of one byte", 24, || stepped(4096)).await;
-    check_calls("4096 annotations", 24, || {
+    check_calls("300 steps of one byte", 256, || stepped(300)).await;
+    check_calls("4096 steps of one byte", 23, || stepped(4096)).await;
+    check_calls("4096 annotations", 21, || {
         let annotations = (0..4096).map(|n| (n.to_string(), String::new()));
         Rollout {
             object_meta: ObjectMeta {
@@ -227,13 +231,39 @@ async fn of_many_definitions() {
     check_definitions("types that hold the next one twice", &graph).await;
 }
 
+/// Each call keeps the types that the stream had then.
+#[tokio::test]
+async fn of_calls_that_each_define_a_type() {
+    let mut greedy = Greedy::start("hanging_router").await;
+    let fields: Vec<_> = (0..1000).map(|n| (format!("{n:x}"), 2)).collect();
+    let mut definitions = Vec::new();
+    for id in 2000.. {
+        let next = definition(id, &fields);
+        if definitions.len() + next.len() > 200 << 10 {
+            break;
+        }
+        definitions.extend(next);
+    }
+    greedy.send(7, &definitions).await;
+    let mut calls = Calls::new();
+    let mut bytes = Vec::new();
+    for id in 4000..4300 {
+        bytes.extend(definition(id, &[]));
+        bytes.extend(calls.remove(heavy(1)));
+    }
+    greedy.fill(7, &bytes, usize::MAX).await;
+    // The plugin answers a ping before it has read the calls.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    greedy.check("calls that each define a type").await;
+}
+
 #[tokio::test]
 async fn of_frames_of_one_byte() {
     let mut greedy = Greedy::start("hanging_router").await;
     for stream in [3, 5] {
         greedy.fill(stream, &[0; MAX_FRAMES], 1).await;
     }
-    greedy.clog(24, Rollout::default, 1).await;
+    greedy.clog(256, Rollout::default, 1).await;
     greedy.check("frames of one byte").await;
 }
 
@@ -301,6 +331,6 @@ async fn of_everything_at_once() {
         rollout.object_meta = heavy(240_000).object_meta;
         rollout
     };
-    greedy.clog(24, rollout, 20).await;
+    greedy.clog(12, rollout, 20).await;
     greedy.check("everything at once").await;
 }

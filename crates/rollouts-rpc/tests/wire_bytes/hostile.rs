@@ -7,7 +7,7 @@ use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{SessionError, Shutdown, error_chain};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::calls::{Calls, ObjectMeta, Rollout, heavy, stepped};
 use crate::raw::{ACK, FIN, NIL, REQUEST_DEF, RST, SYN, gob, header, hex};
@@ -267,8 +267,8 @@ async fn a_stream_that_sends_no_id_is_closed() {
     assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 08 00 00 00 07");
 }
 
-/// Checks how many calls are in flight if the host sends more calls with an argument of this size.
-async fn check_in_flight(bytes: usize, expect: usize) {
+/// Checks how many calls are in flight if the host sends more calls with this argument.
+async fn check_in_flight(rollout: impl Fn() -> Rollout, expect: usize) {
     let (begun, mut calls_begun) = mpsc::unbounded_channel();
     let mut host = RawHost::serve(FnRouter(move |_| {
         begun.send(()).unwrap();
@@ -280,7 +280,9 @@ async fn check_in_flight(bytes: usize, expect: usize) {
     // The streams share one limit.
     for stream in [7, 9] {
         let mut calls = Calls::new();
-        let bytes: Vec<_> = (0..30).flat_map(|_| calls.remove(heavy(bytes))).collect();
+        let bytes: Vec<_> = (0..=expect.div_ceil(2) + 5)
+            .flat_map(|_| calls.remove(rollout()))
+            .collect();
         send_all(&mut host, stream, &bytes).await;
     }
     let mut in_flight = 0;
@@ -315,8 +317,34 @@ async fn send_all(host: &mut RawHost, stream: u8, bytes: &[u8]) {
 
 #[tokio::test(start_paused = true)]
 async fn calls_in_flight_are_bounded_in_number_and_in_size() {
-    check_in_flight(1, 24).await;
-    check_in_flight(1_200_000, 4).await;
+    check_in_flight(|| heavy(1), 256).await;
+    check_in_flight(|| heavy(1_200_000), 5).await;
+    // Each element is one byte on the wire.
+    check_in_flight(|| stepped(300), 256).await;
+    check_in_flight(|| stepped(4096), 23).await;
+}
+
+/// Otherwise a host would wait for twice as long.
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_other_calls_counts_for_the_deadline() {
+    let mut host = RawHost::serve(FnRouter(|_| std::future::pending()));
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    let mut calls = Calls::new();
+    let bytes: Vec<_> = (0..6)
+        .flat_map(|_| calls.remove(heavy(1_200_000)))
+        .collect();
+    let begin = Instant::now();
+    send_all(&mut host, 7, &bytes).await;
+    let mut answered = 0;
+    while answered < 6 {
+        let (_, reply) = host.frame().await;
+        answered += String::from_utf8_lossy(&reply)
+            .matches("took longer than")
+            .count();
+    }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(7), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

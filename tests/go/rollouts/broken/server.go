@@ -32,9 +32,9 @@ var protocolFaults = []string{
 	// The session.
 	"no-ack", "no-pong", "no-ping", "one-ping", "sulks", "answers-anything", "dispenses-once", "forgets-first",
 	// The calls.
-	"silent", "tires", "short-messages", "stalls",
+	"silent", "tires", "short-messages", "stalls", "type",
 	// The end of the process.
-	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "alone",
+	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "abandons", "alone",
 }
 
 // server is a plugin server with an optional fault. Without a fault it behaves like go-plugin's server.
@@ -81,7 +81,7 @@ func (s *server) run() {
 		exitOn(err)
 	}
 	directory := os.TempDir()
-	if s.is("elsewhere") {
+	if s.is("elsewhere") || s.is("abandons") {
 		directory = s.value
 	}
 	s.socket = filepath.Join(directory, fmt.Sprint("plugin", os.Getpid()))
@@ -147,7 +147,7 @@ func (s *server) line(versions string) string {
 }
 
 func (s *server) exit() {
-	if !s.is("leaves-socket") {
+	if !s.is("leaves-socket") && !s.is("abandons") {
 		_ = os.Remove(s.socket)
 	}
 	os.Exit(0)
@@ -292,7 +292,11 @@ func (c *codec) WriteResponse(response *rpc.Response, body any) error {
 	if quits && s.is("quits-silently") && s.quitsSilently() {
 		s.exit()
 	}
-	if err := c.encoder.Encode(response); err != nil {
+	var header any = response
+	if s.is("type") && response.Error == "" {
+		header, body = retyped(s.value, response, body)
+	}
+	if err := c.encoder.Encode(header); err != nil {
 		return err
 	}
 	if err := c.encoder.Encode(body); err != nil {
@@ -304,6 +308,56 @@ func (c *codec) WriteResponse(response *rpc.Response, body any) error {
 		time.AfterFunc(50*time.Millisecond, s.exit)
 	}
 	return err
+}
+
+// retyped returns a reply of which one part has another type: a header, or the body of one method. All have values that a decoder which
+// looks only at the values accepts.
+func retyped(part string, response *rpc.Response, body any) (header, other any) {
+	type failure = struct{ ErrorString string }
+	switch part + " " + response.ServiceMethod {
+	case "ping Control.Ping":
+		return response, true
+	case "dispense Dispenser.Dispense":
+		return response, int64(*body.(*uint32))
+	case "error-name Plugin.SetWeight":
+		return response, struct{ Error string }{}
+	case "error-bytes Plugin.SetWeight":
+		return response, struct{ ErrorString []byte }{}
+	case "verified Plugin.VerifyWeight":
+		return response, struct {
+			Verified uint32
+			Err      failure
+		}{Verified: 1}
+	case "value Plugin.Run":
+		return response, struct {
+			Phase string
+			Value int64
+		}{Phase: "Successful"}
+	case "started Plugin.Run":
+		return response, struct{ Phase, StartedAt string }{Phase: "Successful"}
+	case "status Plugin.Run":
+		return response, struct {
+			Result struct{ Phase, Status string }
+			Error  failure
+		}{Result: struct{ Phase, Status string }{Phase: "Successful"}}
+	case "requeue Plugin.Run":
+		type result struct {
+			Phase        string
+			RequeueAfter uint64
+		}
+		return response, struct {
+			Result result
+			Error  failure
+		}{Result: result{Phase: "Successful"}}
+	}
+	if part == "seq" {
+		return struct {
+			ServiceMethod string
+			Seq           int64
+			Error         string
+		}{response.ServiceMethod, int64(response.Seq), response.Error}, body
+	}
+	return response, body
 }
 
 func (c *codec) Close() error { return c.stream.Close() }
