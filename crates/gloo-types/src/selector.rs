@@ -153,11 +153,12 @@ pub fn is_label_key(text: &str) -> bool {
     is_object_name(prefix) && is_word(name, 63, in_label)
 }
 
-/// Whether Kubernetes accepts `text` as the name of an object of most kinds: lower case letters, digits, `-` and `.`.
+/// Whether Kubernetes accepts `text` as the name of an object of most kinds: lower case letters, digits, `-` and `.`. Each part between
+/// dots has a letter or digit at both ends.
 #[must_use]
 pub fn is_object_name(text: &str) -> bool {
-    let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    is_word(text, 253, in_name)
+    let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.len() <= 253 && text.split('.').all(|part| is_word(part, 253, in_name))
 }
 
 /// Whether Kubernetes accepts `text` as the value of a label. It may be empty.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use gloo_types::{
     LabelOperator, LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector,
-    effective_weights, unreachable, violations,
+    effective_weights, is_label_key, is_object_name, unreachable, violations,
 };
 use serde_json::{Value, json};
 
@@ -377,4 +377,27 @@ fn a_route_is_hidden_if_an_earlier_one_matches_all_of_its_requests() {
         &json!([{"uri": {"exact": "/a"}}, {"uri": {"exact": "/b"}}]),
         false,
     );
+}
+
+#[test]
+fn names_of_objects_have_parts_between_dots() {
+    for (name, expect) in [
+        ("web", true),
+        ("web-1.shop", true),
+        ("0", true),
+        ("", false),
+        ("Web", false),
+        ("a_b", false),
+        ("-web", false),
+        ("web.", false),
+        (".web", false),
+        ("a..b", false),
+        ("a-.b", false),
+        ("a.-b", false),
+    ] {
+        assert_eq!(is_object_name(name), expect, "{name}");
+        // The prefix of a label is such a name.
+        assert_eq!(is_label_key(&format!("{name}/Tier")), expect, "{name}");
+    }
+    assert!(is_object_name(&"a".repeat(253)) && !is_object_name(&"a".repeat(254)));
 }

@@ -4,7 +4,7 @@
 //! them with the tested releases. Of a Pod template only what the plugin's users may get wrong is checked here, not every rule of
 //! Kubernetes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gloo_types::{LabelRequirement, is_label_key, is_label_value};
 use serde_json::{Value, json};
@@ -39,6 +39,10 @@ const KINDS: [&str; 8] = [
     "setMirrorRoute",
     "plugin",
 ];
+/// The place of the weight that is all traffic.
+const MAXIMUM: &str = "spec.strategy.canary.trafficRouting.maxTrafficWeight";
+/// The only kind of workload without a selector.
+const POD_TEMPLATE: &str = "PodTemplate";
 /// Routers that need both Services, also beside a plugin.
 const NEED_SERVICES: [&str; 6] = ["smi", "apisix", "ambassador", "nginx", "appMesh", "traefik"];
 
@@ -70,15 +74,89 @@ pub(crate) fn of_strategy(rollout: &Value, release: ControllerRelease) -> Vec<Re
             "scaleDownDelaySeconds cannot be used with dynamicStableScale: remove one of them";
         rules.refuse(&delay, text);
     }
-    for step in canary.get("steps").items() {
+    let steps = canary.get("steps").items();
+    let max = rules.routing.get("maxTrafficWeight");
+    let weights = steps.iter().filter_map(|it| it.get("setWeight").number());
+    let all = 0..=max.number().unwrap_or(0);
+    if let Some(refusal) = refused_maximum(rollout, release)
+        && weights.into_iter().any(|it| !all.contains(&it))
+    {
+        rules.refuse(&max, refusal.text);
+    }
+    for step in steps {
         rules.step(&step);
     }
     rules.anti_affinity(&canary.get("antiAffinity"));
     rules.found
 }
 
-/// Returns what the controller refuses outside of the strategy: the selector, the Pod template and numbers.
-pub(crate) fn of_pods(rollout: &Value) -> Vec<Refusal> {
+/// Returns what is wrong with `maxTrafficWeight`, if the release has it. The controller refuses such a value only together with a
+/// `setWeight`, and the plugin always.
+pub(crate) fn refused_maximum(rollout: &Value, release: ControllerRelease) -> Option<Refusal> {
+    let node = Node::root(rollout).get(MAXIMUM);
+    let max = node.number().filter(|max| *max < 1)?;
+    let text = format!("maxTrafficWeight is {max}: it must be at least 1");
+    (release >= since::OTHER_MAXIMUM).then(|| node.refused(text))
+}
+
+/// Returns what the API server drops of a Rollout because the definition of this release does not have it.
+pub(crate) fn dropped(rollout: &Value, release: ControllerRelease) -> Option<Refusal> {
+    let node = Node::root(rollout).get(MAXIMUM);
+    let is_dropped = node.is_set() && release < since::OTHER_MAXIMUM;
+    is_dropped.then(|| {
+        node.refused(format!(
+            "controller {release} does not have maxTrafficWeight, and setWeight is a percentage: upgrade it, or remove this"
+        ))
+    })
+}
+
+/// Returns a Rollout as the controller of a release gets it.
+pub(crate) fn known_to(release: ControllerRelease, mut rollout: Value) -> Value {
+    if let Some(Refusal { at, .. }) = dropped(&rollout, release) {
+        at.delete(&mut rollout);
+    }
+    rollout
+}
+
+/// Returns the workload in `objects` from which a Rollout takes its Pod template.
+pub(crate) fn workload_of<'v>(
+    rollout: &Value,
+    objects: impl IntoIterator<Item = &'v Value>,
+) -> Option<&'v Value> {
+    let rollout = Node::root(rollout);
+    let reference = rollout.get("spec.workloadRef");
+    let namespace = rollout.get("metadata.namespace");
+    let mut objects = objects.into_iter();
+    objects.find(|object| {
+        let object = Node::root(object);
+        reference.is_set()
+            && object.get("apiVersion").value == reference.get("apiVersion").value
+            && object.get("kind").value == reference.get("kind").value
+            && object.get("metadata.name").value == reference.get("name").value
+            && object.get("metadata.namespace").value == namespace.value
+    })
+}
+
+/// Returns the labels of the Pods of a Rollout: of its own template, or of that of its `workload`; `None` if that is not known.
+pub(crate) fn labels_of(
+    rollout: &Value,
+    workload: Option<&Value>,
+) -> Option<BTreeMap<String, String>> {
+    let spec = Node::root(rollout).get("spec");
+    let template = match (spec.has("workloadRef"), workload) {
+        (false, _) => spec.get("template"),
+        (true, Some(workload)) if Node::root(workload).get("kind").text() == POD_TEMPLATE => {
+            Node::root(workload).get("template")
+        }
+        (true, Some(workload)) => Node::root(workload).get("spec.template"),
+        (true, None) => return None,
+    };
+    Some(template.get("metadata.labels").texts())
+}
+
+/// Returns what the controller refuses outside of the strategy: the selector, the Pod template and numbers. `workload` is what
+/// `workloadRef` names, if it is known.
+pub(crate) fn of_pods(rollout: &Value, workload: Option<&Value>) -> Vec<Refusal> {
     let mut found = Vec::new();
     let spec = Node::root(rollout).get("spec");
     for key in [
@@ -107,16 +185,37 @@ pub(crate) fn of_pods(rollout: &Value) -> Vec<Refusal> {
         )));
     }
     let template = spec.get("template");
-    if !spec.has("workloadRef") {
-        found.extend(refused_selector(&spec.get("selector"), &template));
-        refuse_template(&template.get("spec"), &mut found);
-    } else if ["metadata.labels", "metadata.annotations"]
+    let labels = labels_of(rollout, workload);
+    let (selector, reference) = (spec.get("selector"), spec.get("workloadRef"));
+    if !reference.is_set() {
+        found.extend(refused_selector(&selector, labels.as_ref(), false));
+        refuse_template(&template, &mut found);
+        return found;
+    }
+    if ["metadata.labels", "metadata.annotations"]
         .iter()
         .any(|keys| !template.get(keys).texts().is_empty())
     {
         found.push(
             template.refused("template and workloadRef exclude each other: remove one of them"),
         );
+    }
+    let kind = reference.get("kind").text();
+    match (reference.get("apiVersion").text(), kind) {
+        ("apps/v1", "Deployment" | "ReplicaSet") | ("v1", POD_TEMPLATE) => {}
+        _ => found.push(reference.refused(
+            "workloadRef must be a Deployment or ReplicaSet of apps/v1, or a PodTemplate of v1: correct its apiVersion and kind",
+        )),
+    }
+    if reference.get("name").text().is_empty() {
+        found.push(reference.refused("workloadRef has no name: name the workload"));
+    }
+    if selector.is_set() {
+        found.extend(refused_selector(&selector, labels.as_ref(), true));
+    } else if kind == POD_TEMPLATE {
+        // The controller takes the selector of other kinds.
+        let text = "selector is missing, and a PodTemplate has none: set matchLabels to labels of the Pod template";
+        found.push(selector.refused(text));
     }
     found
 }
@@ -220,24 +319,29 @@ impl Rules<'_> {
         let max = max.filter(|_| self.release >= since::OTHER_MAXIMUM);
         let max = max.unwrap_or(100);
         let set_weight = step.get("setWeight");
-        if let Some(weight) = set_weight.number().filter(|it| !(0..=max).contains(it)) {
-            let text = match max {
-                ..=0 => format!("setWeight is {weight}, but maxTrafficWeight is {max}: raise it"),
-                _ => format!("setWeight is {weight}: it must be a whole number from 0 to {max}"),
-            };
+        let is_refused = |weight: &i64| max > 0 && !(0..=max).contains(weight);
+        if let Some(weight) = set_weight.number().filter(is_refused) {
+            let text = format!("setWeight is {weight}: it must be a whole number from 0 to {max}");
             self.refuse(&set_weight, text);
         }
         let duration = step.get("pause.duration");
-        if duration.is_set() && seconds(duration.value) < 0 {
-            let shown = match duration.value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
+        if duration.is_set() {
+            let remedy = match seconds(duration.value) {
+                Length::Seconds(0..) => None,
+                Length::TooLong => Some(
+                    "is too long: the controller counts up to 2147483647 seconds, which are 68 years",
+                ),
+                Length::Seconds(_) | Length::Unreadable => {
+                    Some("is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m")
+                }
             };
-            let text = format!(
-                "\"{}\" is no duration: write seconds, or h, m and s, such as 90s, 5m or 1h30m",
-                shown.escape_debug()
-            );
-            self.refuse(&duration, text);
+            if let Some(remedy) = remedy {
+                let shown = match duration.value {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                self.refuse(&duration, format!("\"{}\" {remedy}", shown.escape_debug()));
+            }
         }
         let routers = ["alb", "istio", "apisix"];
         self.managed_route(step, "setHeaderRoute", since::HEADERS, &routers);
@@ -277,16 +381,27 @@ impl Rules<'_> {
             return;
         }
         self.refuse_before(since, others, &route, &format!("{kind} with a plugin"));
+        let keys: &[&str] = match kind {
+            "setHeaderRoute" => &["headerValue"],
+            _ => &["method", "path"],
+        };
+        let is_exact_only = kind == "setHeaderRoute" && self.routing.has("alb");
         for condition in route.get("match").items() {
-            // Header routes have the first one, mirror routes the others.
-            for key in ["headerValue", "method", "path"] {
+            for key in keys {
                 let value = condition.get(key);
-                let set = ["exact", "prefix", "regex"].iter();
-                let is_set = |key: &&&str| value.has(key) && *value.get(key).value != json!("");
-                let set = set.filter(is_set).count();
                 // The API server refuses a value of another type.
-                if value.value.is_object() && set != 1 {
-                    let what = if set == 0 { "none" } else { "several" };
+                if !value.value.is_object() {
+                    continue;
+                }
+                let is_set = |key: &&str| value.has(key) && *value.get(key).value != json!("");
+                let set = ["exact", "prefix", "regex"].into_iter().filter(is_set);
+                let set: Vec<&str> = set.collect();
+                if is_exact_only && set != ["exact"] {
+                    let text =
+                        format!("{key}: alb in trafficRouting takes exact only: set it alone");
+                    self.refuse(&value, text);
+                } else if set.len() != 1 {
+                    let what = if set.is_empty() { "none" } else { "several" };
                     let text =
                         format!("{key} has {what} of exact, prefix and regex: set exactly one");
                     self.refuse(&value, text);
@@ -322,13 +437,21 @@ impl Rules<'_> {
     }
 }
 
-/// Returns what is wrong with the selector; the controller looks no further than the first fault of its labels.
-fn refused_selector(selector: &Node<'_>, template: &Node<'_>) -> Vec<Refusal> {
+/// Returns what is wrong with the selector; the controller looks no further than the first fault of its labels. `of_pods` are the
+/// labels of the Pods, if they are known. With a workload the selector may be empty.
+fn refused_selector(
+    selector: &Node<'_>,
+    of_pods: Option<&BTreeMap<String, String>>,
+    has_workload: bool,
+) -> Vec<Refusal> {
     let labels = selector.get("matchLabels").texts();
     let expressions = selector.get("matchExpressions").items();
     if labels.is_empty() && expressions.is_empty() {
         let text = "selector is missing or empty: set matchLabels to labels of the Pod template";
-        return vec![selector.refused(text)];
+        return match has_workload {
+            true => Vec::new(),
+            false => vec![selector.refused(text)],
+        };
     }
     let is_bad = |(key, value): &(&String, &String)| !is_label_key(key) || !is_label_value(value);
     if let Some((key, value)) = labels.iter().find(is_bad) {
@@ -340,8 +463,8 @@ fn refused_selector(selector: &Node<'_>, template: &Node<'_>) -> Vec<Refusal> {
         return vec![selector.get("matchLabels").refused(text)];
     }
     let mut found = Vec::new();
-    let of_pods = template.get("metadata.labels").texts();
-    let mut selects = labels.iter().all(|(key, it)| of_pods.get(key) == Some(it));
+    let has = |(key, it): (&String, &String)| of_pods.is_none_or(|all| all.get(key) == Some(it));
+    let mut selects = labels.iter().all(has);
     for expression in expressions {
         let values = expression.get("values").items();
         let values = values.iter().filter_map(|it| it.value.as_str());
@@ -351,7 +474,7 @@ fn refused_selector(selector: &Node<'_>, template: &Node<'_>) -> Vec<Refusal> {
             values.map(str::to_owned).collect(),
         );
         match requirement {
-            Ok(requirement) => selects &= requirement.matches(&of_pods),
+            Ok(requirement) => selects &= of_pods.is_none_or(|it| requirement.matches(it)),
             Err(error) => {
                 let text = format!("{} must be {}", error.key, error.expected);
                 found.push(expression.get(error.key).refused(text));
@@ -359,22 +482,50 @@ fn refused_selector(selector: &Node<'_>, template: &Node<'_>) -> Vec<Refusal> {
         }
     }
     if !selects {
-        let text =
-            "selector does not select the labels of template.metadata.labels: make them equal";
+        let text = match has_workload {
+            true => {
+                "selector does not select the labels of the Pods of workloadRef: make them equal"
+            }
+            false => {
+                "selector does not select the labels of template.metadata.labels: make them equal"
+            }
+        };
         found.push(selector.refused(text));
     }
     found
 }
 
 /// Finds what is wrong with the Pods.
-fn refuse_template(pod: &Node<'_>, found: &mut Vec<Refusal>) {
+fn refuse_template(template: &Node<'_>, found: &mut Vec<Refusal>) {
+    let (pod, metadata) = (template.get("spec"), template.get("metadata"));
+    let labels = metadata.get("labels");
+    for (key, value) in labels.texts() {
+        if !is_label_key(&key) || !is_label_value(&value) {
+            let label = format!("{key}: {value}");
+            let text = format!(
+                "Kubernetes does not accept the label {} of the Pods: correct it",
+                label.escape_debug()
+            );
+            found.push(labels.refused(text));
+        }
+    }
+    let annotations = metadata.get("annotations");
+    for (key, _) in annotations.texts() {
+        if !is_annotation_key(&key) {
+            let text = format!(
+                "Kubernetes does not accept the annotation {} of the Pods: correct its key",
+                key.escape_debug()
+            );
+            found.push(annotations.refused(text));
+        }
+    }
     let containers = pod.get("containers");
     if containers.items().is_empty() {
         let text = "template.spec.containers is empty: the Pods need a container";
         found.push(containers.refused(text));
     }
     let mut names = BTreeSet::new();
-    for container in containers.items() {
+    for container in [containers.items(), pod.get("initContainers").items()].concat() {
         let name = container.get("name").text();
         if !is_name(name) || !names.insert(name) {
             let text = format!(
@@ -386,43 +537,94 @@ fn refuse_template(pod: &Node<'_>, found: &mut Vec<Refusal>) {
         if container.get("image").text().trim().is_empty() {
             found.push(container.refused(format!("container {name} has no image")));
         }
-        for port in container.get("ports").items() {
-            let port = port.get("containerPort");
-            let number = port.number().unwrap_or(0);
-            if !(1..=65535).contains(&number) {
-                let text = format!("containerPort is {number}: it must be from 1 to 65535");
-                found.push(port.refused(text));
-            }
-        }
+        refuse_ports(&container, found);
     }
     let policy = pod.get("restartPolicy");
     if !matches!(policy.text(), "" | "Always") {
         let text = "restartPolicy must be Always in the Pods of a Rollout: remove it";
         found.push(policy.refused(text));
     }
+    let deadline = pod.get("activeDeadlineSeconds");
+    if deadline.is_set() {
+        let text = "the Pods of a Rollout cannot have activeDeadlineSeconds: remove it";
+        found.push(deadline.refused(text));
+    }
 }
 
-/// Returns a number of Pods, or a percentage; by default 25.
+/// Finds what is wrong with the ports of a container.
+fn refuse_ports(container: &Node<'_>, found: &mut Vec<Refusal>) {
+    let mut names = BTreeSet::new();
+    for port in container.get("ports").items() {
+        // No hostPort is the same as 0.
+        for (key, least) in [("containerPort", 1), ("hostPort", 0)] {
+            let node = port.get(key);
+            let number = node.number().unwrap_or(0);
+            if !(least..=65535).contains(&number) {
+                let text = format!("{key} is {number}: it must be from 1 to 65535");
+                found.push(node.refused(text));
+            }
+        }
+        let name = port.get("name").text();
+        if !name.is_empty() && (!is_port_name(name) || !names.insert(name)) {
+            let text = format!(
+                "port name \"{}\" must be unique in its container, of up to 15 lower-case letters, digits and single -, with a letter",
+                name.escape_debug()
+            );
+            found.push(port.get("name").refused(text));
+        }
+    }
+}
+
+/// Whether Kubernetes accepts a text as the name of a port.
+fn is_port_name(text: &str) -> bool {
+    let has_letter = text.contains(|c: char| c.is_ascii_lowercase());
+    text.len() <= 15 && is_name(text) && has_letter && !text.contains("--")
+}
+
+/// Returns a number of Pods, or a percentage, as the controller reads it; by default 25.
 fn count_or_percent(node: &Node<'_>) -> i64 {
     match node.value {
         Value::Null => 25,
         Value::String(text) => {
-            let number = text.strip_suffix('%').unwrap_or(text);
-            number.parse().unwrap_or(0)
+            let percentage = text.strip_suffix('%');
+            let number = percentage.unwrap_or(text);
+            let is_signed = number.starts_with(['+', '-']);
+            match is_whole(number) && !(percentage.is_some() && is_signed) {
+                // Go takes the nearest number that has 64 bits.
+                true => number.parse().unwrap_or(i64::MAX),
+                false => 0,
+            }
         }
         other => other.as_i64().unwrap_or(0),
     }
 }
 
-/// The length of a pause as the controller reads it; negative if it is no duration.
-fn seconds(duration: &Value) -> i64 {
-    match duration {
-        Value::String(text) => {
-            let plain = text.parse::<i32>().map(i64::from).ok();
-            plain.or_else(|| go_seconds(text)).unwrap_or(-1)
-        }
-        _ => duration.as_i64().unwrap_or(-1),
+/// The length of a pause.
+enum Length {
+    Seconds(i64),
+    TooLong,
+    Unreadable,
+}
+
+/// Returns the length of a pause as the controller reads it.
+fn seconds(duration: &Value) -> Length {
+    let seconds = match duration {
+        Value::String(text) if is_whole(text) => Some(text.parse().unwrap_or(i64::MAX)),
+        Value::String(text) => go_seconds(text),
+        _ => duration.as_i64(),
+    };
+    match seconds {
+        // The controller keeps 32 bits of seconds.
+        Some(seconds) if seconds > i64::from(i32::MAX) => Length::TooLong,
+        Some(seconds) => Length::Seconds(seconds),
+        None => Length::Unreadable,
     }
+}
+
+/// Whether a text is a whole number, of any length, as Go's `Atoi` reads it.
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
 }
 
 /// Reads a duration as Go's `time.ParseDuration`, in whole seconds.
@@ -431,9 +633,6 @@ fn go_seconds(text: &str) -> Option<i64> {
         Some(rest) => (-1.0, rest),
         None => (1.0, text.strip_prefix('+').unwrap_or(text)),
     };
-    if rest == "0" {
-        return Some(0);
-    }
     let mut sum = 0.0;
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     while !rest.is_empty() {
@@ -452,18 +651,17 @@ fn go_seconds(text: &str) -> Option<i64> {
         sum += number.parse::<f64>().ok()? * unit;
         rest = after;
     }
-    // Go's durations have 64 bits of nanoseconds, and the controller keeps 32 bits of seconds.
     let is_something = text.contains(|c: char| c.is_ascii_digit());
-    let whole = (sign * sum).trunc();
-    (is_something && whole.abs() <= f64::from(i32::MAX)).then_some(whole as i64)
+    is_something.then_some((sign * sum).trunc() as i64)
 }
 
 /// Whether the downward API has this field of an object's metadata.
 fn is_metadata(path: &str) -> bool {
     let key = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
-    match key("metadata.labels['").or_else(|| key("metadata.annotations['")) {
-        Some(key) => is_label_key(&key.to_ascii_lowercase()),
-        None => matches!(
+    match (key("metadata.labels['"), key("metadata.annotations['")) {
+        (Some(label), _) => is_label_key(label),
+        (None, Some(annotation)) => is_annotation_key(annotation),
+        (None, None) => matches!(
             path,
             "metadata.name"
                 | "metadata.namespace"
@@ -472,6 +670,11 @@ fn is_metadata(path: &str) -> bool {
                 | "metadata.annotations"
         ),
     }
+}
+
+/// Whether Kubernetes accepts a text as the key of an annotation.
+fn is_annotation_key(text: &str) -> bool {
+    is_label_key(&text.to_lowercase())
 }
 
 /// Whether a text is a DNS label.

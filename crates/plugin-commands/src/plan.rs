@@ -42,6 +42,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SERVICE=WEIGHT", requires = "weight", value_parser = additional)]
     additional: Vec<(String, i32)>,
 
+    /// Release of the Argo Rollouts controller, such as 1.10.2. Default: that of the cluster, if Rollouts or tables are read from
+    /// it and the controller is in namespace argo-rollouts; otherwise the newest that is tested.
+    #[arg(long, value_name = "RELEASE")]
+    controller_release: Option<ControllerRelease>,
+
     #[command(flatten)]
     source: Source,
 
@@ -114,9 +119,9 @@ struct Change {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let trial = Trial::load(&args.source, args.rollout.as_deref()).await?;
+    let name = args.rollout.as_deref();
+    let (trial, release) = Trial::load(&args.source, name, args.controller_release).await?;
     let before = trial.objects().await?;
-    let release = args.source.release(None).await;
     let (rollout, calls) = args.calls(&trial.subject, release)?;
     let mut report = Report {
         rollout: trial.subject.key.to_string(),
@@ -180,7 +185,8 @@ impl Args {
             let max = rollout.max_traffic_weight();
             let others = self.additional.iter().map(|(_, weight)| weight);
             for weight in others.chain([&weight]) {
-                if !(0..=max).contains(weight) {
+                // The plugin refuses every weight of a lower maximum.
+                if max > 0 && !(0..=max).contains(weight) {
                     misuse!("{weight} is not a weight of this Rollout: use 0 to {max}");
                 }
             }

@@ -111,8 +111,8 @@ pub(super) enum End {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<bool> {
-    let trial = Trial::load(&args.source, args.rollout.as_deref()).await?;
-    let release = args.source.release(args.controller_release).await;
+    let name = args.rollout.as_deref();
+    let (trial, release) = Trial::load(&args.source, name, args.controller_release).await?;
     let update = Update::new(&trial.subject, release).going_back(args.rollback);
     let event = args.event();
     if let Some((step, _)) = event {

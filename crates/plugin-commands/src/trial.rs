@@ -19,7 +19,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 
 use super::call::Call;
-use super::world::{Source, Subject};
+use super::controller::ControllerRelease;
+use super::world::{Loaded, Source, Subject};
 
 /// Says which entries of a plugin block select no table, or no route of its tables.
 pub(super) async fn unmatched_entries(
@@ -76,10 +77,18 @@ impl Observer for Heard {
 }
 
 impl Trial {
-    /// Loads the named Rollout, or the only one, and its tables.
-    pub(super) async fn load(source: &Source, name: Option<&str>) -> anyhow::Result<Self> {
-        let (subject, store) = source.load(name).await?;
-        Ok(Self::new(store, source.policy(), subject))
+    /// Loads the named Rollout, or the only one, and its tables; see [`Source::load`]. Returns the release of the controller, too.
+    pub(super) async fn load(
+        source: &Source,
+        name: Option<&str>,
+        named: Option<ControllerRelease>,
+    ) -> anyhow::Result<(Self, Option<ControllerRelease>)> {
+        let Loaded {
+            subject,
+            store,
+            release,
+        } = source.load(name, named).await?;
+        Ok((Self::new(store, source.policy(), subject), release))
     }
 
     pub(super) fn new(store: Arc<MemoryRouteStore>, policy: Policy, subject: Subject) -> Self {

@@ -202,8 +202,12 @@ struct Checked<'a> {
 impl Checked<'_> {
     async fn check(&mut self) -> anyhow::Result<()> {
         let manifest = self.problems.manifest;
-        self.spec(&manifest.value);
-        let mut subject = match Subject::new(without_steps(&manifest.value, &self.bad_steps)) {
+        let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
+        let objects = self.world.manifests.iter().map(|it| &it.value);
+        let workload = invalid_spec::workload_of(&manifest.value, objects);
+        self.spec(&manifest.value, workload, release);
+        let played = invalid_spec::known_to(release, manifest.value.clone());
+        let mut subject = match Subject::new(without_steps(&played, &self.bad_steps)) {
             Ok(subject) => subject,
             Err(error) => {
                 // A value of another type is reported already, unless it is in metadata or in the status.
@@ -221,7 +225,8 @@ impl Checked<'_> {
             parts: BTreeSet::new(),
         });
         let (world, problems) = (self.world, &mut self.problems);
-        several::references(problems, world.manifests, &subject);
+        let labels = invalid_spec::labels_of(&subject.api, workload);
+        several::references(problems, world.manifests, &subject, labels.as_ref());
         advice::about_scaling(problems, &subject, world.release);
         if let Some(text) = world.source.unprepared_pong(&subject).await {
             problems.warn(&path("spec.strategy.canary.pingPong"), text);
@@ -243,8 +248,8 @@ impl Checked<'_> {
         }
     }
 
-    /// Finds what the API server and the controller refuse.
-    fn spec(&mut self, api: &Value) {
+    /// Finds what the API server and the controller refuse, and what they drop. `workload` is what `workloadRef` names.
+    fn spec(&mut self, api: &Value, workload: Option<&Value>, release: ControllerRelease) {
         const VERSION: &str = "argoproj.io/v1alpha1";
         if Node::root(api).get("apiVersion").text() != VERSION {
             let text = format!("apiVersion must be {VERSION}");
@@ -259,10 +264,15 @@ impl Checked<'_> {
                 }
             }
         }
-        let release = self.world.release.unwrap_or(ControllerRelease::NEWEST);
         let refusals = invalid_spec::of_strategy(api, release).into_iter();
-        for Refusal { at, text } in refusals.chain(invalid_spec::of_pods(api)) {
+        let refusals = refusals
+            .chain(invalid_spec::of_pods(api, workload))
+            .chain(invalid_spec::refused_maximum(api, release));
+        for Refusal { at, text } in refusals {
             self.refuse(&at, &text);
+        }
+        if let Some(Refusal { at, text }) = invalid_spec::dropped(api, release) {
+            self.problems.warn(&at, text);
         }
     }
 

@@ -59,6 +59,14 @@ pub(super) struct Subject {
     pub(super) api: Value,
 }
 
+/// A Rollout and its tables.
+pub(super) struct Loaded {
+    pub(super) subject: Subject,
+    pub(super) store: Arc<MemoryRouteStore>,
+    /// The release of the controller; `None` if it is not known.
+    pub(super) release: Option<ControllerRelease>,
+}
+
 impl ClusterFlags {
     pub(super) fn clusters(&self) -> Clusters {
         let (local, tables) = self.access();
@@ -170,17 +178,19 @@ impl Source {
         self.live || self.files.is_empty()
     }
 
-    /// Loads the named Rollout, or the only one, and its tables.
+    /// Loads the named Rollout, or the only one, as its controller gets it, and its tables. Returns the release of the controller, too:
+    /// `named`, or that of the cluster if the cluster is read.
     pub(super) async fn load(
         &self,
         name: Option<&str>,
-    ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
+        named: Option<ControllerRelease>,
+    ) -> anyhow::Result<Loaded> {
         if let Some(file) = name.filter(|name| is_file(name)) {
             misuse!("{file} is a file, not a Rollout: give it with -f");
         }
         let store = Arc::new(MemoryRouteStore::default());
         let mut manifests = Vec::new();
-        let subject = if self.files.is_empty() {
+        let mut subject = if self.files.is_empty() {
             let Some(name) = name else {
                 misuse!("no Rollout is named: name one, or give files with -f");
             };
@@ -202,14 +212,20 @@ impl Source {
             let subject = Subject::new(manifest.value.clone());
             subject.map_err(|error| manifest.unreadable(error.path(), &error))?
         };
-        let refusals = invalid_spec::of_strategy(&subject.api, ControllerRelease::NEWEST);
-        if let Some(Refusal { text, .. }) = refusals.into_iter().next() {
+        let release = self.release(named).await;
+        let played = release.unwrap_or(ControllerRelease::NEWEST);
+        let objects = manifests.iter().map(|it| &it.value);
+        let workload = invalid_spec::workload_of(&subject.api, objects);
+        let refusals = invalid_spec::of_strategy(&subject.api, played).into_iter();
+        let mut refusals = refusals.chain(invalid_spec::of_pods(&subject.api, workload));
+        if let Some(Refusal { text, .. }) = refusals.next() {
             let key = &subject.key;
             let text = format!(
                 "the controller refuses the Rollout and calls no plugin: Rollout {key}: {text}"
             );
             return Err(Refused(text).into());
         }
+        subject = Subject::new(invalid_spec::known_to(played, subject.api))?;
         store.put_rollout(subject.api.clone())?;
         let config = subject.config(&self.policy());
         if self.is_live() {
@@ -226,7 +242,11 @@ impl Source {
             });
             bail!("the files do not have {what}: {remedy}");
         }
-        Ok((subject, store))
+        Ok(Loaded {
+            subject,
+            store,
+            release,
+        })
     }
 
     /// Whether this is a Rollout that uses the plugin.

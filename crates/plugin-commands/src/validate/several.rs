@@ -14,6 +14,9 @@ use crate::input::{Manifest, Spot, path};
 use crate::node::Node;
 use crate::world::{Source, Subject};
 
+/// The annotation of a Service with the name of the Rollout whose controller changes its selector.
+const MANAGED_BY: &str = "argo-rollouts.argoproj.io/managed-by-rollouts";
+
 /// The kinds of objects that are read, besides Services.
 const KINDS: [&str; 3] = ["Rollout", RouteTable::KIND, MirrorPolicy::KIND];
 
@@ -107,15 +110,20 @@ fn block_below<'n>(value: &Value, names: &'n [String], at: &mut Vec<String>) -> 
     None
 }
 
-/// Finds Services of the files that the controller refuses for a Rollout, because their selector has a label that its Pods lack, and
-/// names of Services and AnalysisTemplates that are probably misspelt, because the files have another one with nearly this name.
-pub(super) fn references(problems: &mut Problems<'_>, manifests: &[Manifest], subject: &Subject) {
+/// Finds Services of the files that the controller refuses for a Rollout, because their selector has a label that its Pods lack or
+/// because they belong to another one, and names of Services and AnalysisTemplates that are probably misspelt, because the files have another one with nearly this name.
+/// `labels` are those of the Pods, if they are known.
+pub(super) fn references(
+    problems: &mut Problems<'_>,
+    manifests: &[Manifest],
+    subject: &Subject,
+    labels: Option<&BTreeMap<String, String>>,
+) {
     let objects: Vec<(&Manifest, &str, ObjectKey)> = manifests
         .iter()
         .filter_map(|it| Some((it, it.kind(), it.key()?)))
         .filter(|(_, _, key)| key.namespace == subject.key.namespace)
         .collect();
-    let labels = subject.api.pointer("/spec/template/metadata/labels");
     let references = references_of(subject);
     let names: BTreeSet<&str> = references.iter().map(|(it, _)| it.text()).collect();
     for (reference, kind) in &references {
@@ -130,13 +138,26 @@ pub(super) fn references(problems: &mut Problems<'_>, manifests: &[Manifest], su
             }
             continue;
         };
-        let selector = Node::root(&service.value).get("spec.selector");
-        let mut selector = selector.value.as_object().into_iter().flatten();
-        let missing = selector.find(|(label, value)| {
-            let of_pods = labels.and_then(|labels| labels.get(label.as_str()));
-            labels.is_some() && *label != HASH_LABEL && of_pods != Some(*value)
+        if *kind != "Service" {
+            continue;
+        }
+        let annotations = Node::root(&service.value).get("metadata.annotations");
+        let other = annotations.value.get(MANAGED_BY).and_then(Value::as_str);
+        if let Some(other) = other.filter(|it| *it != subject.key.name) {
+            let text = format!(
+                "Service {key}: annotation {MANAGED_BY} gives it to Rollout {}, and the controller refuses Rollout {}: remove the annotation, or use another Service",
+                other.escape_debug(),
+                subject.key
+            );
+            let at = annotations.at.with_trailing_token(MANAGED_BY);
+            problems.found.push(Problem::error(service.spot(&at), text));
+        }
+        let selector = Node::root(&service.value).get("spec.selector").texts();
+        let missing = selector.iter().find(|(label, value)| {
+            let is_of_pods = labels.is_none_or(|labels| labels.get(*label) == Some(*value));
+            *label != HASH_LABEL && !is_of_pods
         });
-        if let Some((label, _)) = missing.filter(|_| *kind == "Service") {
+        if let Some((label, _)) = missing {
             let text = format!(
                 "Service {key}: the Pods of Rollout {} do not have the label {label} of its selector, and the controller refuses the Rollout: make them equal",
                 subject.key

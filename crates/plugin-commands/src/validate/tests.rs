@@ -285,6 +285,82 @@ async fn several_objects_together() {
 }
 
 #[tokio::test]
+async fn a_service_of_another_rollout() {
+    let service = |name: &str| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop", "annotations": {"argo-rollouts.argoproj.io/managed-by-rollouts": name}}, "spec": {"ports": [{"port": 80}]}});
+    let with = |name: &str| [rollout("web", |_| {}), good_table(), service(name)];
+    check_all(&with("web"), &[]).await;
+    check_all(&with("other"), &[
+        "error: Service shop/web: annotation argo-rollouts.argoproj.io/managed-by-rollouts gives it to Rollout other, and the controller refuses Rollout shop/web: remove the annotation, or use another Service",
+    ]).await;
+}
+
+#[tokio::test]
+async fn labels_of_the_pods_of_another_workload() {
+    let with = |kind: &str, selector: Value, label: &str, service: &str| {
+        let mut rollout = rollout("web", |_| {});
+        let is_template = kind == "PodTemplate";
+        let version = if is_template { "v1" } else { "apps/v1" };
+        let spec = &mut rollout["spec"];
+        spec["template"] = Value::Null;
+        spec["selector"] = selector;
+        spec["workloadRef"] = json!({"apiVersion": version, "kind": kind, "name": "pods"});
+        let template = json!({"metadata": {"labels": {"app": label}}});
+        let mut workload = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "pods", "namespace": "shop"}});
+        match is_template {
+            true => workload["template"] = template,
+            false => workload["spec"] = json!({"template": template}),
+        }
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"selector": {"app": service}, "ports": [{"port": 80}]}});
+        [rollout, good_table(), workload, service]
+    };
+    let selector = json!({"matchLabels": {"app": "web"}});
+    let not_selected =
+        "error: selector does not select the labels of the Pods of workloadRef: make them equal";
+    let of_others = "error: Service shop/web: the Pods of Rollout shop/web do not have the label app of its selector, and the controller refuses the Rollout: make them equal";
+    for kind in ["Deployment", "ReplicaSet", "PodTemplate"] {
+        check_all(&with(kind, selector.clone(), "web", "web"), &[]).await;
+        let objects = with(kind, selector.clone(), "other", "other");
+        check_all(&objects, &[not_selected]).await;
+        let objects = with(kind, selector.clone(), "web", "other");
+        check_all(&objects, &[of_others]).await;
+        // Without the workload the labels are not known.
+        let [rollout, table, _, service] = with(kind, selector.clone(), "web", "other");
+        check_all(&[rollout, table, service], &[]).await;
+    }
+    let objects = with("Deployment", Value::Null, "web", "other");
+    check_all(&objects, &[of_others]).await;
+}
+
+#[tokio::test]
+async fn a_maximum_below_1_is_reported_once_at_its_place() {
+    let with = |max: i64, steps: Value| {
+        rollout("web", |canary| {
+            canary["trafficRouting"]["maxTrafficWeight"] = json!(max);
+            canary["steps"] = steps.clone();
+        })
+    };
+    for max in [0, -5] {
+        for steps in [
+            json!([{"pause": {}}]),
+            json!([{"setWeight": 0}]),
+            json!([{"setWeight": 10}]),
+        ] {
+            let objects = [with(max, steps), good_table()];
+            let expected = format!("error: maxTrafficWeight is {max}: it must be at least 1");
+            check_all(&objects, &[&expected]).await;
+            // An older release does not have the key.
+            let found = problems(&objects, &["--controller-release", "1.6.6"]).await;
+            assert_eq!(
+                found,
+                [
+                    "warning: controller 1.6.6 does not have maxTrafficWeight, and setWeight is a percentage: upgrade it, or remove this"
+                ]
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn names_of_other_objects_that_are_misspelt() {
     let object = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
     let rollout = rollout("web", |canary| {
@@ -688,7 +764,7 @@ fn said(rollout: &Value) -> Vec<String> {
         Misfit::Unknown(_, text) => format!("(warning) {text}"),
     });
     let strategy = of_strategy(rollout, ControllerRelease::NEWEST);
-    let refusals = strategy.into_iter().chain(of_pods(rollout));
+    let refusals = strategy.into_iter().chain(of_pods(rollout, None));
     misfits.chain(refusals.map(|it| it.text)).collect()
 }
 
