@@ -104,7 +104,7 @@ impl Decoder {
         self.values.elements
     }
 
-    /// Returns the number of bytes in all type definitions so far. A [`Raw`] keeps the types of its stream, and a new definition makes
+    /// Returns the number of bytes in all type definitions so far. A [`Raw`](crate::Raw) keeps the types of its stream, and a new definition makes
     /// another copy of them.
     pub fn definition_bytes(&self) -> usize {
         self.values.types.definition_bytes()
