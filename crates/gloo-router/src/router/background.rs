@@ -79,6 +79,14 @@ pub(crate) enum Drift {
     Growing,
 }
 
+/// What a repair has read before it was allowed to write.
+struct Prepared {
+    request: Request,
+    selected: Selected,
+    /// Begun before the Lease was read, so that the write does not come later than the Lease covers.
+    deadline: Deadline,
+}
+
 /// What a repair has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repaired {
@@ -346,14 +354,12 @@ impl<S: Store> GlooRouter<S> {
     /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
     pub(crate) async fn repair(&self, part: &Part, fence: &impl Fence) -> Repaired {
         let standing = self.background.standing().of(&part.rollout).cloned();
-        match standing {
-            Some(standing) => match self.prepare_repair(part, &standing, fence).await {
-                Ok((request, selected)) => {
-                    self.write_repair(part, &standing, &request, selected).await
-                }
-                Err(outcome) => outcome.into(),
-            },
-            None => None.into(),
+        let Some(standing) = standing else {
+            return None.into();
+        };
+        match self.prepare_repair(part, &standing, fence).await {
+            Ok(prepared) => self.write_repair(part, &standing, prepared).await,
+            Err(outcome) => outcome.into(),
         }
     }
 
@@ -363,7 +369,7 @@ impl<S: Store> GlooRouter<S> {
         part: &Part,
         standing: &Standing,
         fence: &impl Fence,
-    ) -> Result<(Request, Selected), Option<RepairOutcome>> {
+    ) -> Result<Prepared, Option<RepairOutcome>> {
         let Part { rollout, table } = part;
         let (live, is_deleting) = match self.live_rollout(rollout).await {
             Ok(Some((live, is_deleting))) => (Some(live), is_deleting),
@@ -400,21 +406,23 @@ impl<S: Store> GlooRouter<S> {
             return Err(None);
         }
         match fence.allows().await {
-            Some(true) => Ok((request, selected)),
+            Some(true) => Ok(Prepared {
+                request,
+                selected,
+                deadline,
+            }),
             Some(false) => Err(Some(RepairOutcome::FencedLease)),
             None => Err(Some(RepairOutcome::Unanswered)),
         }
     }
 
-    async fn write_repair(
-        &self,
-        part: &Part,
-        standing: &Standing,
-        request: &Request,
-        selected: Selected,
-    ) -> Repaired {
+    async fn write_repair(&self, part: &Part, standing: &Standing, prepared: Prepared) -> Repaired {
         let Part { rollout, table } = part;
-        let deadline = Deadline::of_call(self.call_timeout);
+        let Prepared {
+            request,
+            selected,
+            deadline,
+        } = prepared;
         let only = RepairScope {
             table,
             may_grow: standing.is_complete,
@@ -424,8 +432,8 @@ impl<S: Store> GlooRouter<S> {
         let write = Box::pin(async {
             // A call that has begun meanwhile takes over the table.
             let is_current = is_current();
-            let plans = selected.plan(request);
-            let shift = self.shift(request, plans, deadline, Some(only));
+            let plans = selected.plan(&request);
+            let shift = self.shift(&request, plans, deadline, Some(only));
             if is_current { Some(shift.await) } else { None }
         });
         let Some(shifted) = self.background.outside.run(rollout, write).await else {

@@ -21,6 +21,17 @@ impl Fixture {
         words
     }
 
+    /// Returns a fixture whose table is reported, because it cannot be repaired.
+    async fn behind() -> Self {
+        let fixture = Self::at_25().await;
+        fixture.world.is_leader.store(false, Ordering::Relaxed);
+        fixture.write(owners());
+        fixture
+            .check_reports(3, &["not_in_force", "1 not_in_force"])
+            .await;
+        fixture
+    }
+
     /// Checks what is reported in the next minutes.
     async fn check_reports(&self, minutes: u64, expect: &[&str]) {
         sleep(Duration::from_secs(minutes * 60)).await;
@@ -68,24 +79,14 @@ async fn a_write_after_an_abort_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn a_table_that_cannot_be_repaired_is_reported() {
-    let fixture = Fixture::at_25().await;
-    fixture.world.is_leader.store(false, Ordering::Relaxed);
-    fixture.write(owners());
-    fixture
-        .check_reports(3, &["not_in_force", "1 not_in_force"])
-        .await;
+    let fixture = Fixture::behind().await;
     fixture.set_weight(&rollout(), 25).await;
     fixture.check_reports(3, &["no longer not_in_force"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_report_stays_while_it_is_not_known_whether_it_is_right() {
-    let fixture = Fixture::at_25().await;
-    fixture.world.is_leader.store(false, Ordering::Relaxed);
-    fixture.write(owners());
-    fixture
-        .check_reports(3, &["not_in_force", "1 not_in_force"])
-        .await;
+    let fixture = Fixture::behind().await;
     fixture.router.background().standing().suspend(&owner());
     fixture.check_reports(3, &["1 not_in_force"]).await;
     fixture
@@ -104,12 +105,7 @@ async fn a_report_stays_while_it_is_not_known_whether_it_is_right() {
 /// The block becomes invalid and is then removed: the controller calls no more.
 #[tokio::test(start_paused = true)]
 async fn a_report_ends_when_the_rollout_uses_the_plugin_no_more() {
-    let fixture = Fixture::at_25().await;
-    fixture.world.is_leader.store(false, Ordering::Relaxed);
-    fixture.write(owners());
-    fixture
-        .check_reports(3, &["not_in_force", "1 not_in_force"])
-        .await;
+    let fixture = Fixture::behind().await;
     let plugins = "/spec/strategy/canary/trafficRouting/plugins";
     let mut block = json!({});
     block[PLUGIN] = json!({"routeTableSelectr": {}});
