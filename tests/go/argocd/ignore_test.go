@@ -55,20 +55,10 @@ func TestIgnoreDifferences(t *testing.T) {
 			live := document(t, c.manager, "a", "/", c.destinations)
 			git := document(t, "", c.hosts, c.prefix, resting)
 			unstructured.RemoveNestedField(git.Object, "metadata", "managedFields")
-			config, err := diff.NewDiffConfigBuilder().
-				WithDiffSettings(recipe(t).Spec.IgnoreDifferences, nil, false, normalizers.IgnoreNormalizerOpts{}).
-				WithTracking("", string(v1alpha1.TrackingMethodAnnotation)).WithNoCache().Build()
-			if err != nil {
-				t.Fatal(err)
+			modified, synced := compare(t, recipe(t).Spec.IgnoreDifferences, live, git)
+			if modified != c.outOfSync {
+				t.Errorf("out of sync: %v", modified)
 			}
-			compared, err := diff.StateDiff(t.Context(), live, git, config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if compared.Modified != c.outOfSync {
-				t.Errorf("out of sync: %v", compared.Modified)
-			}
-			synced := respecting(t, live, git, config)
 			routes := git
 			if c.keepsRoutes {
 				routes = live
@@ -81,6 +71,21 @@ func TestIgnoreDifferences(t *testing.T) {
 			}
 		})
 	}
+}
+
+// compare returns whether Argo CD calls an Application out of sync, and the object that a sync applies.
+func compare(t *testing.T, ignored []v1alpha1.ResourceIgnoreDifferences, live, git *unstructured.Unstructured) (bool, *unstructured.Unstructured) {
+	config, err := diff.NewDiffConfigBuilder().
+		WithDiffSettings(ignored, nil, false, normalizers.IgnoreNormalizerOpts{}).
+		WithTracking("", string(v1alpha1.TrackingMethodAnnotation)).WithNoCache().Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared, err := diff.StateDiff(t.Context(), live, git, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compared.Modified, respecting(t, live, git, config)
 }
 
 // TestIgnoredPath shows why the documentation advises against paths: at rest an edit of the routes in Git does not arrive either.
@@ -96,20 +101,10 @@ func TestIgnoredPath(t *testing.T) {
 	} {
 		// Both may be patterns.
 		ignored.Group, ignored.Kind = "*.solo.io", "Route*"
-		config, err := diff.NewDiffConfigBuilder().
-			WithDiffSettings([]v1alpha1.ResourceIgnoreDifferences{ignored}, nil, false, normalizers.IgnoreNormalizerOpts{}).
-			WithTracking("", string(v1alpha1.TrackingMethodAnnotation)).WithNoCache().Build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		compared, err := diff.StateDiff(t.Context(), live, git, config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if compared.Modified {
+		modified, synced := compare(t, []v1alpha1.ResourceIgnoreDifferences{ignored}, live, git)
+		if modified {
 			t.Errorf("%v: the edit is a difference", ignored)
 		}
-		synced := respecting(t, live, git, config)
 		if !reflect.DeepEqual(spec(synced)["http"], spec(live)["http"]) {
 			t.Errorf("%v: a sync applies the edit", ignored)
 		}
